@@ -74,10 +74,11 @@ screenshots: $(READY) $(BROWSER)  ## take the pictures of README and of the docu
 manifests: $(READY)  ## render deploy/kubernetes from the chart; needs helm
 	PATH=.e2e:$$PATH $(BIN)/python tools/manifests.py
 
-dist: $(READY)  ## reproducible wheel and sdist, a bill of materials, and dashboards for grafana.com
+dist: $(READY)  ## reproducible wheel and sdist, a bill of materials, dashboards for grafana.com, and kubectl-gpu
 	$(BIN)/python -m hatchling build -d dist
 	$(BIN)/python tools/sbom.py > dist/sbom.cdx.json
 	$(BIN)/python -m tools.dashboards dist
+	$(BIN)/python tools/kubectlzip.py
 
 packages: dist  ## Debian and RPM packages in dist/; needs dpkg-deb and rpmbuild
 	$(BIN)/python tools/packages.py

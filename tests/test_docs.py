@@ -61,6 +61,11 @@ def test_every_attack_has_an_outcome() -> None:
     assert page == docs.ATTACKS.read_text(), "run `make docs`"
 
 
+def test_the_list_of_pages_is_current() -> None:
+    """docs/llms.txt has each page of the navigation."""
+    assert docs.llms() == docs.LLMS.read_text(), "run `make docs`"
+
+
 def test_every_kind_of_exporter_is_in_the_table_of_rights() -> None:
     """docs/permissions.md has a row for each set of permissions that tests/hostile tries."""
     assert {row[0] for row in ROWS} == set(EXPORTERS)

@@ -8,6 +8,8 @@ import re
 from pathlib import Path
 from textwrap import wrap
 
+import yaml
+
 from gpuledger.books import Books
 from gpuledger.catalog import CATALOG, OPTIONAL, Family, kinds
 from gpuledger.catalog import GROUPS as FAMILIES
@@ -314,6 +316,31 @@ def sample() -> str:
     return "\n".join(lines) + "\n"
 
 
+LLMS = DOCS / "llms.txt"
+ABOUT = (
+    "Prometheus exporter that attributes the use of NVIDIA GPUs (memory, time, energy) to processes, containers, pods "
+    "and batch jobs, with books that balance, and tools for bills, idle GPUs and autoscaling."
+)
+
+
+def llms() -> str:
+    """docs/llms.txt: all pages with their first sentence, in the order of the navigation, for language models."""
+    lines = ["# gpuledger", "", f"> {ABOUT}"]
+    for section in yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]:
+        ((title, pages),) = section.items()
+        lines += ["", f"## {title}", ""]
+        for page in pages:
+            name = page if isinstance(page, str) else next(iter(page.values()))
+            head, *paragraphs = (DOCS / name).read_text(encoding="utf-8").split("\n\n")
+            about = next(
+                (text for text in paragraphs if not text.startswith(("<", "!", "|", "#", "```", "-", "["))), ""
+            )
+            sentence = re.split(r"(?<=[.:])\s", re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", about), maxsplit=1)[0]
+            about = f": {' '.join(sentence.split())}" if sentence else ""
+            lines.append(f"- [{head.partition('# ')[2].splitlines()[0]}]({name}){about}")
+    return "\n".join(lines) + "\n"
+
+
 PAGES = {
     "metrics.md": lambda _: metrics(),
     "configuration.md": configuration,
@@ -330,6 +357,6 @@ if __name__ == "__main__":
         path = DOCS / name
         path.write_text(make(path.read_text(encoding="utf-8")), encoding="utf-8")
         print(f"wrote docs/{name}")
-    for path, text in ((SAMPLE, sample()), (ATTACKS, attacks())):
+    for path, text in ((SAMPLE, sample()), (ATTACKS, attacks()), (LLMS, llms())):
         path.write_text(text, encoding="utf-8")
         print(f"wrote {path.relative_to(ROOT)}")

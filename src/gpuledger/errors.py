@@ -15,6 +15,7 @@ GpuledgerError
 │   └── ConnectError      no connection; kinds: permission, missing, refused, unreachable
 ├── AnswerError           a malformed answer; the caller adds the name of the server
 ├── ProviderError         a name provider gives no answer; its last names are used for five minutes
+├── ReviewError           the API server did not review a token; its user sees nothing
 ├── UpstreamError         no usable metrics from the dcgm-exporter; `kind` is the label `reason`
 ├── PrometheusError       no usable answer from Prometheus; `kind` is the label `reason`
 └── LostError             `top` has no new snapshot
@@ -95,6 +96,10 @@ class ProviderError(GpuledgerError):
 
     Kinds: those of HttpError and ConnectError, `auth` (credentials are refused), `format` (a malformed answer).
     """
+
+
+class ReviewError(GpuledgerError):
+    """A token or a right could not be reviewed. The message is shown to the client."""
 
 
 class UpstreamError(GpuledgerError):

@@ -13,6 +13,7 @@ import pytest
 from gpuledger.cli import COMMANDS, main
 from gpuledger.cli.idle import IdleSettings
 from gpuledger.cli.job import JobSettings
+from gpuledger.cli.mcp import McpSettings
 from gpuledger.cli.usage import EXAMPLES
 from gpuledger.config.exporter import ENVIRONMENTS, OPTIONS
 from gpuledger.config.settings import options_of
@@ -253,6 +254,7 @@ def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -
         "fleet": options_of(FleetSettings),
         "idle": options_of(IdleSettings),
         "job": options_of(JobSettings),
+        "mcp": options_of(McpSettings),
         "report": options_of(ReportSettings),
     }
     for option in own.get(name, OPTIONS):

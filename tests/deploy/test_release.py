@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
 
 from gpuledger import __version__, cli
 from gpuledger.cli import COMMANDS, version_text
@@ -18,7 +21,7 @@ from gpuledger.config.exporter import OPTIONS
 from gpuledger.config.settings import options_of
 from gpuledger.tools.fleet.settings import FleetSettings
 from tests import checkout
-from tools import audit, hashes, man, sbom
+from tools import audit, hashes, kubectlzip, man, sbom
 
 ROOT = Path(__file__).parents[2]
 
@@ -167,3 +170,20 @@ def test_packages_of_the_image_have_hashes() -> None:
         "gpuledger"
     }
     assert all(line.count("--hash=sha256:") >= (2 if "bcrypt" in line or "PyYAML" in line else 1) for line in lines)
+
+
+def test_the_kubectl_plugin_is_one_file(tmp_path: Path) -> None:
+    """It is reproducible, needs only Python, and its krew manifest has the checksum of the archive."""
+    archive = kubectlzip.package()
+    assert archive == kubectlzip.package()
+    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+        tar.extractall(tmp_path, filter="data")
+    command = [sys.executable, "-S", "-I", str(tmp_path / "kubectl-gpu"), "top", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert done.stdout.startswith("usage: kubectl gpu top")
+
+    manifest = yaml.safe_load(kubectlzip.manifest(archive, "o/gpuledger"))
+    (platform,) = manifest["spec"]["platforms"]
+    assert platform["sha256"] == hashlib.sha256(archive).hexdigest()
+    assert platform["uri"] == f"https://github.com/o/gpuledger/releases/download/v{__version__}/kubectl-gpu.tar.gz"
+    assert manifest["spec"]["version"] == f"v{__version__}"

@@ -29,6 +29,7 @@ GO_SHA256 = {
 }
 PROGRAMS = {
     "kubelet": "k8s.io/kubernetes/cmd/kubelet",
+    "kubectl": "k8s.io/kubernetes/cmd/kubectl",
     "helm": "helm.sh/helm/v3/cmd/helm",
     "kube-apiserver": "k8s.io/kubernetes/cmd/kube-apiserver",
     "kube-controller-manager": "k8s.io/kubernetes/cmd/kube-controller-manager",

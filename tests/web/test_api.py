@@ -17,13 +17,11 @@ from gpuledger.model import Driver, Tick
 from gpuledger.model.problem import Problem
 from gpuledger.recording.replay import Replay
 from gpuledger.web import api as module
-from gpuledger.web.api import ROOT, Api, describe
-from gpuledger.web.app import App
-from gpuledger.web.http import Request, Response
-from gpuledger.web.snapshot.history import History
+from gpuledger.web.api import ROOT, describe
 from gpuledger.web.streams import RETRY, Stream
 from tests.builders import World
-from tests.web.snapshot.nodes import HOSTILE, Node
+from tests.web.asked import Asked, node
+from tests.web.snapshot.nodes import HOSTILE
 
 DESCRIPTION: dict[str, Any] = json.loads(
     describe("openapi.json", (Path(module.__file__).parent / "openapi.json").read_text())
@@ -33,37 +31,10 @@ FIRST: dict[str, Any] = json.loads((Path(__file__).parent / "fixtures" / "openap
 DEMO = Path(__file__).parents[2] / "src" / "gpuledger" / "demo.jsonl.gz"
 
 
-class Asked:
-    """An app with an API to which some ticks were published."""
-
-    def __init__(self, *ticks: Tick, max_connections: int = 64) -> None:
-        self.api = Api(History(1.0), node="n1", max_connections=max_connections)
-        for tick in ticks:
-            self.api.publish(tick)
-        self.app = App(lambda: ticks[-1] if ticks else None, lambda: 0.1, interval_s=1.0, api=self.api)
-
-    def get(self, name: str, method: str = "GET", **headers: str) -> Response:
-        """An answer."""
-        named = {key.replace("_", "-"): value for key, value in headers.items()}
-        return self.app(Request(method, f"{ROOT}/{name}", {}, named, "HTTP/1.1", keep_alive=True))
-
-    def json(self, name: str) -> Any:
-        """An answer that is JSON."""
-        answer = self.get(name)
-        assert (answer.status, dict(answer.headers)["Content-Type"]) == (200, "application/json")
-        return json.loads(answer.body if isinstance(answer.body, bytes) else b"".join(answer.body))
-
-
 def demo() -> list[Tick]:
     """The bundled recording."""
     replay, books = Replay(DEMO, paced=False), Books()
     return [books.book(replay.read()) for _ in range(40)]
-
-
-def node(**more: Any) -> list[Tick]:
-    """A host with everything wrong that can be."""
-    made = Node(4, 40, troubled=True, **more)
-    return [made.tick() for _ in range(15)]
 
 
 def silent() -> list[Tick]:
@@ -168,7 +139,7 @@ def test_the_history_is_written_once_a_tick() -> None:
     parts = []
     for _ in range(2):
         asked.get("history")
-        parts.append(asked.api._cached["/api/v1/history"][1])
+        parts.append(asked.api._cached["/api/v1/history", None][1])
     assert parts[0] is parts[1]
     asked.api.publish(second)
     assert len(asked.json("history")["gpus"]["times"]) == 2

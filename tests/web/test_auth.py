@@ -11,14 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuledger.web.access import Access, Revocable
 from gpuledger.web.auth import (
     CACHE_SIZE,
     FAILURES_SIZE,
     QUEUE_PER_ADDRESS,
     QUEUE_SIZE,
-    BasicAuth,
     Logins,
-    Revocable,
 )
 from gpuledger.web.http import Request, Response
 from gpuledger.web.responses import MANY_LOGINS, UNAUTHORIZED
@@ -213,7 +212,7 @@ def test_addresses_with_wrong_passwords_come_last() -> None:
 def test_the_addresses_of_an_ipv6_network_count_as_one() -> None:
     """A host that guesses from many addresses of its network comes last with each of them."""
     logins = Logins(Compared())
-    auth = BasicAuth(lambda _: PAGE, lambda: WebConfig(users=USERS), logins)
+    auth = Access(lambda _: PAGE, lambda: WebConfig(users=USERS), logins)
     for number in range(5):
         headers = {"authorization": basic("alice", str(number))}
         auth(Request("GET", "/", {}, headers, "HTTP/1.1", keep_alive=True, address=f"2001:db8::{number}"))
@@ -260,7 +259,7 @@ def request(**headers: str) -> Request:
 
 def test_an_empty_configuration_changes_nothing() -> None:
     """The response is the page's own."""
-    assert BasicAuth(lambda _: PAGE, WebConfig, Logins(Compared()))(request()) is PAGE
+    assert Access(lambda _: PAGE, WebConfig, Logins(Compared()))(request()) is PAGE
 
 
 def test_pages_are_rendered_only_after_a_login() -> None:
@@ -271,7 +270,7 @@ def test_pages_are_rendered_only_after_a_login() -> None:
         requests.append(request)
         return PAGE
 
-    guarded = BasicAuth(pages, lambda: WebConfig(users=USERS), Logins(Compared()))
+    guarded = Access(pages, lambda: WebConfig(users=USERS), Logins(Compared()))
 
     assert [guarded(request()).status, guarded(request(authorization=basic("alice", "no"))).status] == [401, 401]
     assert requests == []
@@ -288,7 +287,7 @@ def test_a_stream_ends_when_its_users_change() -> None:
         assert stream is not None
         return Response(200, [], stream, live=True)
 
-    answer = BasicAuth(pages, lambda: configs[0], Logins(Compared()))(request(authorization=basic("alice", "wonder")))
+    answer = Access(pages, lambda: configs[0], Logins(Compared()))(request(authorization=basic("alice", "wonder")))
     assert isinstance(answer.body, Revocable)
     parts = iter(answer.body)
     assert next(parts)

@@ -86,7 +86,7 @@ def test_files_without_content(text: str) -> None:
         ("\nbasic_auth_user: {}", ("line 2: unknown field basic_auth_user in the web configuration; "
          "did you mean basic_auth_users?")),
         ("rate_limit: {interval: 1s}", ("line 1: unknown field rate_limit in the web configuration; "
-         "use tls_server_config, http_server_config, basic_auth_users")),
+         "use tls_server_config, http_server_config, basic_auth_users, own_view")),
         ("http_server_config: {headers: {X-Frame-Options: deny}}",
          "line 1: unknown field headers in http_server_config; use http2"),
         ("http_server_config: {http2: perhaps}", "line 1: http2 is neither true nor false; write true or false"),

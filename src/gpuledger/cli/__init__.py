@@ -32,10 +32,11 @@ COMMANDS = {
     "fleet": "expose utilization of the GPUs in use, across a cluster, for autoscaling",
     "idle": "rank allocated GPUs that are not used, by cost",
     "job": "show what a batch job used: energy, GPU-hours, busy share, idle tail and cost",
+    "mcp": "answer the questions of agents about an exporter, over the Model Context Protocol",
     "report": "report energy, GPU-hours and cost by owner, from Prometheus",
     "translate": "rewrite PromQL in files to the metric names of dcgm-exporter 4.9, or back",
 }
-TOOLS = ("fleet", "idle", "job", "report", "top")
+TOOLS = ("fleet", "idle", "job", "mcp", "report", "top")
 """Commands with settings of their own."""
 ABOUT = "gpuledger attributes the use of NVIDIA GPUs to processes, containers and pods."
 BUILD = Path(__file__).parents[1] / "build.json"

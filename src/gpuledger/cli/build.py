@@ -26,6 +26,7 @@ from gpuledger.ledger.split import Policy
 from gpuledger.ledger.time import BUFFER_NS
 from gpuledger.loop import Bookkeeper, Collector, Loop, ReadFacts
 from gpuledger.model import Health, Tick
+from gpuledger.model.problem import Problem
 from gpuledger.owners.kernel.access import announce, in_host_pid_namespace, probe
 from gpuledger.owners.kernel.cgroupfs import CgroupTree, own_containers
 from gpuledger.owners.kernel.procfs import Procfs
@@ -255,6 +256,7 @@ class Exporter:
 
     def __init__(self, settings: Config) -> None:
         chosen = choices(settings, os.environ)
+        self._review_problem: Problem | None = None
         self._upstream = _upstream(settings, self._latest)
         self._journal = _journal(settings)
         between_ticks = threading.Event()
@@ -283,7 +285,7 @@ class Exporter:
             parts=parts,
         )
         try:
-            self.server = web.create_server(settings, app)
+            self.server = web.create_server(settings, app, self._report_reviews)
             self.server.bind()
         except UsageError:
             self._loop.stop()
@@ -330,7 +332,11 @@ class Exporter:
             http_rejected=statistics.rejected + statistics.evicted,
             upstream=self._upstream.state if self._upstream else None,
             otlp=self._push.health if self._push else None,
+            review_problem=self._review_problem,
         )
+
+    def _report_reviews(self, problem: Problem | None) -> None:
+        self._review_problem = problem
 
     def _upstream_families(self) -> tuple[tuple[bytes, bytes], ...] | None:
         served = self._upstream.served if self._upstream else None

@@ -227,7 +227,7 @@ def fetch_fingerprints(addresses: Sequence[str]) -> list[dict[str, Any]] | None:
 def is_guarded(address: str) -> bool:
     """Whether a server there requires TLS or a password, as an exporter with a web configuration does."""
     try:
-        status, body = _client(address).get("/healthz", EXPORTER_TIMEOUT_S, MAX_RESPONSE_BYTES)
+        status, body = _client(address).get("/api/v1/", EXPORTER_TIMEOUT_S, MAX_RESPONSE_BYTES)
     except HttpError:
         return False
     return status == 401 or b"to an HTTPS server" in body

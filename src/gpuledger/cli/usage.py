@@ -35,6 +35,10 @@ EXAMPLES: dict[str, tuple[str, str]] = {
         "gpuledger job 211 --price-gpu-hour 2.50 --currency EUR",
         "gpuledger job 211 --prometheus.url http://prometheus:9090 --short",
     ),
+    "mcp": (
+        "gpuledger mcp --connect http://gpu-host:9400",
+        "gpuledger mcp --connect gpu-host --exporter.token-file token",
+    ),
     "report": (
         "gpuledger report --prometheus.url http://prometheus:9090 --since 7d --by namespace",
         "gpuledger report --prometheus.url http://prometheus:9090 --month 2026-10 --by account --output october.html",

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuledger import __version__
 from gpuledger.errors import ConfigError
+from gpuledger.model.problem import Problem
 from gpuledger.web.connection import Handler
 from gpuledger.web.hosts import HostCheck, own_domains
 from gpuledger.web.listen import passed_sockets
@@ -25,17 +27,21 @@ log = logging.getLogger(__name__)
 RESOLV_CONF = Path("/etc/resolv.conf")
 
 
-def create_server(settings: Config | FleetSettings, pages: Handler) -> Server:
-    """A server that is not bound yet. Raises ConfigError if its files are invalid."""
+def create_server(
+    settings: Config | FleetSettings, pages: Handler, report: Callable[[Problem | None], None] = lambda _: None
+) -> Server:
+    """A server that is not bound yet; `report` gets why tokens are not reviewed. Raises ConfigError."""
     wrap, middleware = None, None
     pages = HostCheck(pages, (*settings.web_allowed_hosts, *own_domains(os.uname().nodename, _resolv_conf())))
     if settings.web_config_file:
-        from gpuledger.web.auth import BasicAuth, Logins  # memory that few users need
+        from gpuledger.web.access import Access  # memory that few users need
+        from gpuledger.web.auth import Logins
 
         file, wrap = load_web_file(settings.web_config_file)
-        middleware = partial(BasicAuth, config=file.get, logins=Logins())
+        middleware = partial(Access, config=file.get, logins=Logins(), report=report)
         config = file.get()
-        log.info("TLS is %s; users: %d", "disabled" if wrap is None else "enabled", len(config.users))
+        own_view = "" if config.own_view is None else "; users without the role all have an own view"
+        log.info("TLS is %s; users: %d%s", "disabled" if wrap is None else "enabled", len(config.users), own_view)
         if config.http2:
             log.info("%s: http2 has no effect; clients are served over HTTP/1.1", file.path)
     return Server(

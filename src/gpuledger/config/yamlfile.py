@@ -76,11 +76,15 @@ class Node:
             raise self.error(f"{name} takes one value")
         return str(self.yaml.value)
 
-    def texts(self, name: str) -> list[str]:
-        """The texts of a list of scalars."""
+    def items(self, name: str) -> list[Node]:
+        """The items of a list."""
         if not self.is_list:
             raise self.error(f"{name} takes a list of values")
-        return [Node(self.path, item).text(name) for item in self.yaml.value]
+        return [Node(self.path, item) for item in self.yaml.value]
+
+    def texts(self, name: str) -> list[str]:
+        """The texts of a list of scalars."""
+        return [item.text(name) for item in self.items(name)]
 
     def boolean(self, name: str) -> bool:
         """A YAML boolean."""

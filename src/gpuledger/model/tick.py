@@ -273,6 +273,8 @@ class Health:
     """None if no dcgm-exporter is configured."""
     otlp: OtlpHealth | None = None
     """None if nothing is pushed."""
+    review_problem: Problem | None = None
+    """Why the API server does not review the tokens of clients; None if it does."""
 
 
 @dataclass(frozen=True, slots=True)

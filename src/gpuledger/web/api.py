@@ -9,20 +9,24 @@ from pathlib import Path
 from typing import Any
 
 from gpuledger import __version__
+from gpuledger.errors import ReviewError
 from gpuledger.model import Tick
-from gpuledger.web.http import Request, Response
+from gpuledger.web.http import Request, Response, Viewer
 from gpuledger.web.negotiate import choose_encoding
 from gpuledger.web.parts import Part, Parts
-from gpuledger.web.responses import MANY_STREAMS, NOT_READY, Files, encoded
+from gpuledger.web.responses import MANY_STREAMS, NOT_READY, Files, encoded, unavailable
 from gpuledger.web.snapshot.build import snapshot
 from gpuledger.web.snapshot.codec import encode, schemas
 from gpuledger.web.snapshot.history import History, Past
+from gpuledger.web.snapshot.own import Scope, names_in_history, namespaces_of, own_past, own_snapshot
 from gpuledger.web.snapshot.schema import VERSION, Snapshot
 from gpuledger.web.streams import Event, Streams
 
 ROOT = "/api/v1"
 DESCRIPTION = "openapi.json"
 MAX_STREAMS = 16
+MOST_PAGES = 64
+"""Encoded pages in memory; each tenant has two."""
 NO_STORE = ("Cache-Control", "no-store")
 EVENTS = "text/event-stream"
 BEGIN, END = b"data: ", b"\n\n"
@@ -43,9 +47,11 @@ class Api:
         self._event: Event | None = None
         self._lock = threading.Lock()
         self._pages_lock = threading.Lock()
-        self._cached: dict[str, tuple[object, Part]] = {}
+        self._cached: dict[tuple[object, ...], tuple[object, Part]] = {}
         self._files = Files(Path(__file__).parent, describe)
         self.streams = Streams(self._newest, min(MAX_STREAMS, max_connections // 4))
+        self.own = frozenset(f"{ROOT}/{name}" for name in ("", "snapshot", "history", DESCRIPTION))
+        """Paths of pages that are open to tenants. A stream would outlive their rights."""
         self.pages: dict[str, Callable[[Request], Response]] = {
             f"{ROOT}/": self._index,
             f"{ROOT}/snapshot": self._snapshot,
@@ -75,20 +81,47 @@ class Api:
             return self._event
 
     def _snapshot(self, request: Request) -> Response:
+        if request.viewer is not None:
+            return self._own(request, request.viewer)
         event = self._newest()
         if event is None:
             return NOT_READY
         return self._response(request, event, lambda: event.plain[len(BEGIN) : -len(END)])
 
     def _past(self, request: Request) -> Response:
+        if request.viewer is not None:
+            return self._own(request, request.viewer)
         return self._response(request, self._tick, lambda: encode(self._history.past()))
 
-    def _response(self, request: Request, of: object, body: Callable[[], bytes]) -> Response:
+    def _own(self, request: Request, viewer: Viewer) -> Response:
+        """The snapshot or the history of one tenant."""
+        tick, before = self._tick, self._history.before()
+        if tick is None:
+            return NOT_READY
+        try:
+            namespaces = viewer.readable(namespaces_of(tick)) if viewer.readable else None
+        except ReviewError as error:
+            return unavailable(error)
+        scope = Scope(viewer.name, namespaces, viewer.uid)
+        if request.path == f"{ROOT}/snapshot":
+            return self._response(
+                request, tick, lambda: encode(own_snapshot(tick, before, scope, node=self._node)), scope
+            )
+        names = names_in_history(tick, scope)
+        return self._response(request, tick, lambda: encode(own_past(self._history.past(), names)), scope)
+
+    def _response(
+        self, request: Request, of: object, body: Callable[[], bytes], scope: Scope | None = None
+    ) -> Response:
         """A page that is encoded once, as long as it is `of` the same tick, because many clients may open it."""
+        key = request.path, scope
         with self._pages_lock:
-            cached = self._cached.get(request.path)
+            cached = self._cached.get(key)
             if cached is None or cached[0] is not of or cached[1].deflated is None:
-                cached = self._cached[request.path] = of, self._parts.create([body()])
+                self._cached.pop(key, None)
+                while len(self._cached) >= MOST_PAGES:
+                    del self._cached[next(iter(self._cached))]
+                cached = self._cached[key] = of, self._parts.create([body()])
         return self._parts.response(request, "application/json", [cached[1]], NO_STORE, vary="Accept-Encoding")
 
     def _events(self, request: Request) -> Response:

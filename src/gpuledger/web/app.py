@@ -17,7 +17,7 @@ from gpuledger.web.bodies import Families, Section, Sections, UpstreamBodies, re
 from gpuledger.web.http import LIVENESS, READINESS, Request, Response
 from gpuledger.web.json import learned_json
 from gpuledger.web.parts import Part, Parts
-from gpuledger.web.responses import FOLDER, NOT_READY, TYPES, Files, not_found
+from gpuledger.web.responses import FOLDER, FORBIDDEN, NOT_READY, TYPES, Files, not_found
 from gpuledger.web.snapshot.history import History
 
 NO_CHOICES = Choices()
@@ -76,19 +76,24 @@ class App:
             metrics[UPSTREAM_PATH] = self._upstream, "Metrics of the local dcgm-exporter, with pods"
         metrics = metrics | telemetry if has_metrics else {}
         self._links = [*((path, about) for path, (_, about) in metrics.items()), API_LINK]
+        api = api or Api(History(interval_s))
+        page = {"/": self._file(INDEX), **{f"{FILES_PATH}{name}": self._file(name) for name in FILES}}
+        probes = dict.fromkeys(LIVENESS, self._healthz) | dict.fromkeys(READINESS, self._readyz)
+        self._own = {*page, *probes, *api.own}
+        """The paths of pages that are open to tenants."""
         self._pages: dict[str, Callable[[Request], Response]] = {
-            "/": self._file(INDEX),
-            **{f"{FILES_PATH}{name}": self._file(name) for name in FILES},
-            **dict.fromkeys(LIVENESS, self._healthz),
-            **dict.fromkeys(READINESS, self._readyz),
-            **(api or Api(History(interval_s))).pages,
+            **page,
+            **probes,
+            **api.pages,
             "/api/v1/fingerprints": self._fingerprints,
             scaling.PATH: self._scaling,
             **{path: page for path, (page, _) in metrics.items()},
         }
 
     def __call__(self, request: Request) -> Response:
-        """The response to a request."""
+        """The response to a request. Tenants get the same response for pages that are closed and that do not exist."""
+        if request.viewer is not None and request.path not in self._own:
+            return FORBIDDEN
         page = self._pages.get(scaling.PATH if request.path.startswith(f"{scaling.PATH}/") else request.path)
         if page is not None:
             return page(request)

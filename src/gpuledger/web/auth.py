@@ -1,4 +1,4 @@
-"""Basic authentication, as a middleware in front of the pages.
+"""Passwords of basic authentication.
 
 bcrypt is slow on purpose, about 70 ms of a core at cost 10. Therefore results are cached, one password is compared at a
 time (without the GIL, so that ticks and other clients continue), and only a few clients may queue. The queue is ordered
@@ -13,14 +13,11 @@ import hashlib
 import secrets
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from itertools import takewhile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
-from gpuledger.web.connection import Handler, group_of
-from gpuledger.web.http import Request, Response
+from gpuledger.web.http import Response
 from gpuledger.web.responses import MANY_LOGINS, UNAUTHORIZED
-from gpuledger.web.webconfig import WebConfig
 
 CACHE_SIZE = 100
 """Cached successes, and cached failures; the same number as in exporter-toolkit."""
@@ -35,37 +32,6 @@ PASSWORD_BYTES = 72
 
 Compare = Callable[[bytes, bytes], bool]
 """Whether a password matches a hash."""
-
-
-class BasicAuth:
-    """Middleware that requires a user and a password if the configuration has users."""
-
-    def __init__(self, pages: Handler, config: Callable[[], WebConfig], logins: Logins) -> None:
-        self._pages, self._config, self._logins = pages, config, logins
-
-    def __call__(self, request: Request) -> Response:
-        """The page, or 401 or 503."""
-        users = self._config().users
-        if users:
-            refusal = self._logins.refusal(users, request.headers.get("authorization"), group_of(request.address))
-            if refusal is not None:
-                return refusal
-        response = self._pages(request)
-        if response.live and not isinstance(response.body, bytes):
-            body = Revocable(response.body, lambda: self._config().users == users, response.close)
-            return replace(response, body=body)
-        return response
-
-
-class Revocable:
-    """A body that may stream for days. It ends when the users change, so that its reader has to log in again."""
-
-    def __init__(self, body: Iterable[bytes], is_valid: Callable[[], bool], close: Callable[[], None]) -> None:
-        self._body, self._is_valid = body, is_valid
-        self.close = close
-
-    def __iter__(self) -> Iterator[bytes]:
-        return takewhile(lambda _: self._is_valid(), self._body)
 
 
 def compare(password: bytes, hashed: bytes) -> bool:
@@ -100,10 +66,10 @@ class Logins:
 
     def refusal(self, users: Mapping[str, str], header: str | None, address: str = "") -> Response | None:
         """The response to a request with this Authorization header; None if the login is valid."""
-        credentials = _credentials(header)
-        if credentials is None:
+        login = credentials(header)
+        if login is None:
             return UNAUTHORIZED
-        user, password = credentials
+        user, password = login
         hashed = users.get(user.decode("utf-8", "surrogateescape"), "")
         # An unknown user is compared with another user's hash, always the same one, so that both take equally long.
         compared_hash = hashed or sorted(users.values())[self._digest(user)[0] % len(users)]
@@ -180,7 +146,7 @@ class Logins:
         return digest.digest()
 
 
-def _credentials(header: str | None) -> tuple[bytes, bytes] | None:
+def credentials(header: str | None) -> tuple[bytes, bytes] | None:
     """User and password of an Authorization header; None if it has none."""
     scheme, _, encoded = (header or "").partition(" ")
     if scheme.lower() != "basic":

@@ -5,7 +5,7 @@ load `email` and `socketserver`, which cost 6 MB of resident memory.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import unquote
 
@@ -66,6 +66,18 @@ DEFAULT_LIMITS = Limits()
 
 
 @dataclass(frozen=True, slots=True)
+class Viewer:
+    """A client that sees own workloads only: as a user of this host, or as a user of Kubernetes."""
+
+    name: str
+    uid: int | None = None
+    """None for a user of Kubernetes, and for a user without an account on this host."""
+    readable: Callable[[Collection[str]], frozenset[str]] | None = None
+    """Those of the namespaces whose pods a user of Kubernetes may get; raises ReviewError. None for a user of this
+    host."""
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """One parsed request head. Header names are lower case; repeated headers are joined with a comma."""
 
@@ -76,6 +88,7 @@ class Request:
     version: str  # HTTP/1.0 or HTTP/1.1
     keep_alive: bool
     address: str = ""  # of the client
+    viewer: Viewer | None = None  # None if the client sees everything
 
 
 @dataclass(frozen=True, slots=True)

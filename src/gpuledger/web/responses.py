@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpuledger.errors import ReviewError
 from gpuledger.web.http import Request, Response
 from gpuledger.web.negotiate import choose_encoding
 
 RETRY = ("Retry-After", "1")
 UNAUTHORIZED = Response.text(401, "Unauthorized", ("WWW-Authenticate", "Basic"))
+FORBIDDEN = Response.text(403, "your role may open the page and /api/v1/snapshot only; ask for the role all")
 NOT_RENDERED = Response.text(500, "the page could not be rendered; see the log of the exporter")
 NOT_READY = Response.text(503, "the first tick is not finished; retry in a second", RETRY)
 MANY_LOGINS = Response.text(503, "too many logins at a time; try again in a second", RETRY)
@@ -31,6 +33,11 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'"
 )
+
+
+def unavailable(error: ReviewError) -> Response:
+    """The response while it is not known what the client may see."""
+    return Response.text(503, str(error), RETRY)
 
 
 def not_found(path: str, pages: Sequence[str]) -> Response:

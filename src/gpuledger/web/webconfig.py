@@ -1,6 +1,7 @@
-"""The web configuration file: TLS and basic authentication, in the format of Prometheus exporters.
+"""The web configuration file: TLS and basic authentication, in the format of Prometheus exporters, and own views.
 
-The file is a subset of exporter-toolkit's. An option that is not supported is an error: none is ignored silently.
+The file is a subset of exporter-toolkit's, and has one section more. An option that is not supported is an error: none
+is ignored silently.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from importlib.util import find_spec
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Generic, TypeVar
 
 from gpuledger.config import yamlfile
@@ -30,10 +32,11 @@ LARGEST_FILE = 1_000_000
 RETRY_S = 5.0
 """A failed load is retried without a change too: the process may have run out of file descriptors."""
 VERSIONS = ("TLS12", "TLS13")
-_SECTIONS = ("tls_server_config", "http_server_config", "basic_auth_users")
+_SECTIONS = ("tls_server_config", "http_server_config", "basic_auth_users", "own_view")
 _PATHS = ("cert_file", "key_file", "client_ca_file")
 _INLINE = ("cert", "key", "client_ca")
 _TLS_FIELDS = (*_PATHS, *_INLINE, "client_auth_type", "client_allowed_sans", "min_version", "max_version")
+_ROLES = {"all": True, "own": False}
 _BCRYPT = re.compile(r"\$2[abxy]\$(0[4-9]|[12][0-9]|3[01])\$[./A-Za-z0-9]{53}")
 
 
@@ -67,6 +70,34 @@ class TlsConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class KubernetesReviews:
+    """Bearer tokens are reviewed by an API server."""
+
+    sees_all: frozenset[str] = frozenset()
+    """Users of tokens who see everything, such as `system:serviceaccount:monitoring:prometheus`."""
+    kubeconfig: str = ""
+    """The pod's service account if empty."""
+    audiences: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OwnView:
+    """Who sees everything; all other clients see their own workloads, or have to log in."""
+
+    sees_all: frozenset[str] = frozenset()
+    """Users of basic authentication and of the proxy."""
+    kubernetes: KubernetesReviews | None = None
+    proxy_header: str = ""
+    """A header of trusted proxies with the name of a user of this host, in lower case."""
+    proxy_networks: tuple[IPv4Network | IPv6Network, ...] = ()
+
+    def proxy_user(self, address: str, headers: Mapping[str, str]) -> str:
+        """The user in the header of a trusted proxy; empty if there is none. Headers of other clients do not count."""
+        user = headers.get(self.proxy_header, "")
+        return user if user and any(ip_address(address) in network for network in self.proxy_networks) else ""
+
+
+@dataclass(frozen=True, slots=True)
 class WebConfig:
     """The content of a web configuration file."""
 
@@ -75,6 +106,8 @@ class WebConfig:
     """Accepted for compatibility; clients are served over HTTP/1.1."""
     users: Mapping[str, str] = field(default_factory=dict, repr=False)
     """bcrypt hashes by user name."""
+    own_view: OwnView | None = None
+    """None if whoever is let in sees everything."""
 
 
 def file_state(paths: Iterable[str]) -> Hashable:
@@ -155,6 +188,8 @@ class WebFile:
         if self._config is not None and config == WebConfig() != self._config:
             # Half written, or comments only by mistake. Without users, every client would be let in.
             raise ConfigError(f"{self.path} is empty", "restart to serve without it")
+        if self._config is not None and self._config.own_view is not None and config.own_view is None:
+            raise ConfigError(f"{self.path} has no own_view any more", "restart to serve everything to all users")
         if config.users and find_spec("bcrypt") is None:
             raise ConfigError("basic_auth_users needs the bcrypt package",
                               "install it with `pip install '.[auth]'` in a checkout")  # fmt: skip
@@ -176,7 +211,51 @@ def parse(root: Node | None, folder: str) -> WebConfig:
             name: _hash(name, value) for name, _, value in sections["basic_auth_users"].entries("basic_auth_users")
         }
     tls = _tls(sections["tls_server_config"], folder) if "tls_server_config" in sections else None
-    return WebConfig(tls=tls, http2=http2, users=users)
+    own_views = [node for name, _, node in root.entries("the web configuration") if name == "own_view"]
+    own_view = _own_view(own_views[0], folder) if own_views else None  # an empty section counts, too
+    return WebConfig(tls=tls, http2=http2, users=users, own_view=own_view)
+
+
+def _own_view(section: Node, folder: str) -> OwnView:
+    fields = section.fields("own_view", ("roles", "kubernetes", "proxy"))
+    kubernetes, header = None, ""
+    networks: tuple[IPv4Network | IPv6Network, ...] = ()
+    if "kubernetes" in fields:
+        parts = fields["kubernetes"].fields("kubernetes", ("roles", "kubeconfig", "audiences"))
+        kubeconfig = parts["kubeconfig"].text("kubeconfig") if "kubeconfig" in parts else ""
+        kubernetes = KubernetesReviews(
+            _sees_all(parts),
+            os.path.join(folder, kubeconfig) if kubeconfig else "",  # noqa: PTH118 - text
+            tuple(parts["audiences"].texts("audiences")) if "audiences" in parts else (),
+        )
+    if "proxy" in fields:
+        proxy = fields["proxy"].fields("proxy", ("header", "addresses"))
+        for name in ("header", "addresses"):
+            if name not in proxy:
+                raise fields["proxy"].error(f"{name} is missing", "name the header with the user, and the addresses "
+                                            "of the proxies that may set it")  # fmt: skip
+        header = proxy["header"].text("header").lower()
+        networks = tuple(_network(proxy["addresses"], text) for text in proxy["addresses"].texts("addresses"))
+    return OwnView(_sees_all(fields), kubernetes, header, networks)
+
+
+def _sees_all(fields: Mapping[str, Node]) -> frozenset[str]:
+    """The users with the role `all`."""
+    users = set()
+    for name, _, value in fields["roles"].entries("roles") if "roles" in fields else ():
+        role = value.text("a role")
+        if role not in _ROLES:
+            raise value.error(f"unknown role {role}", f"use {' or '.join(_ROLES)}")
+        if _ROLES[role]:
+            users.add(name)
+    return frozenset(users)
+
+
+def _network(node: Node, text: str) -> IPv4Network | IPv6Network:
+    try:
+        return ip_network(text)
+    except ValueError:
+        raise node.error(f"{text} is not an address or a network", "write 10.0.0.5 or 10.0.0.0/24") from None
 
 
 def _tls(section: Node, folder: str) -> TlsConfig | None:

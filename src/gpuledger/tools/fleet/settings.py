@@ -58,6 +58,10 @@ class FleetSettings(PrometheusSettings):
         parsers.OneOf(*UNITS), "UNIT")
     sd: bool = _in_use("sd", False,
         "Serve the exporters that Prometheus knows as targets for HTTP service discovery, under /sd.", parsers.switch)
+    notify_config: str = _in_use("notify.config", "", "YAML file with the rules and receivers of messages.", str,
+        "PATH")
+    notify_dry_run: bool = _in_use("notify.dry-run", False, "Print the messages instead of sending them.",
+        parsers.switch)
     refresh: float = _in_use("refresh", 15.0, "Time between two refreshes.", parsers.between("1s", "10m"), "DURATION")
     max_age: float = _in_use("max-age", 60.0, "Maximum age of the exposed result, and of its newest sample.",
         parsers.between("1s", "1h"), "DURATION")

@@ -89,7 +89,7 @@ def rows_of_node(snapshot: Snapshot, prices: Prices) -> list[IdleRow]:
             gpu_seconds=row.period_gpu_seconds,
             joules=row.period_joules,
             prices=prices,
-            shared_by=row.shared_by,
+            shared_by=row.shared_by or 1,
         )
         for row in snapshot.allocations
         if row.idle_since is not None and row.state in IDLE_REASONS
@@ -109,7 +109,7 @@ def rows_of_fleet(answers: Mapping[str, Iterable[Series]], now_s: float, prices:
             node=node_of(labels[key]),
             gpu=labels[key].get("gpu", ""),
             uuid=labels[key].get("uuid", ""),
-            owner=_owner(labels[key]),
+            owner=allocation_owner(labels[key]),
             state=state,
             idle_since=values["idle_since"][key],
             now_s=now_s,
@@ -137,8 +137,8 @@ def _key(labels: Mapping[str, str]) -> tuple[str, ...]:
     return (*others, *names)
 
 
-def _owner(labels: Mapping[str, str]) -> Owner:
-    """The owner. Namespace and pod of a container or job, which has none, are those of the scraped exporter."""
+def allocation_owner(labels: Mapping[str, str]) -> Owner:
+    """The owner of an allocation. Of a container or job, these labels are those of the scraped exporter."""
     if job := labels.get("batch_job", ""):
         return Owner(job=job)
     if container_id := labels.get("container_id", ""):

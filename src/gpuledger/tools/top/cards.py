@@ -57,6 +57,7 @@ def title(snapshot: Snapshot, *, source: str = "", interval: str = "") -> Line:
     driver, cuda = snapshot.driver.driver_version, snapshot.driver.cuda_version
     parts = (
         snapshot.node,
+        snapshot.viewer and f"own view of {snapshot.viewer}",
         local_time(snapshot.time, "%H:%M:%S"),
         interval,
         source,

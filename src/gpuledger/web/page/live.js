@@ -60,7 +60,7 @@ export class Live {
     }
     if (document.hidden) return;
     // The exporter responds: retry the stream at once, but rarely if it keeps failing.
-    if (this.failed < 3 || began > this.streamAt) {
+    if (!this.isOwnView && (this.failed < 3 || began > this.streamAt)) {
       this.streamAt = began + STREAM_AGAIN;
       this.timer = setTimeout(() => this.start(), 250);
     } else {
@@ -70,6 +70,7 @@ export class Live {
 
   take(snapshot) {
     this.interval = snapshot.interval_seconds * 1000;
+    this.isOwnView = Boolean(snapshot.viewer); // streams are closed to it
     if (snapshot.time !== this.time) {
       this.time = snapshot.time;
       this.changed = Date.now();

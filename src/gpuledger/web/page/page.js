@@ -106,6 +106,9 @@ function draw() {
   learn(Object.entries(snapshot.colours));
   say(find("node"), snapshot.recording ? "recording" : snapshot.node);
   find("recording").hidden = !snapshot.recording;
+  find("own").hidden = !snapshot.viewer;
+  find("links").hidden = Boolean(snapshot.viewer); // these pages are closed
+  say(find("own"), `Own view of ${snapshot.viewer}: your workloads and their GPUs. Those of other owners are one row.`);
   sums(snapshot);
   showHealth(snapshot);
   const seconds = 60 * range();

@@ -52,8 +52,8 @@ function containerRow(container, about, kind) {
   };
 }
 
-// Processes without a row of their own: one row per GPU, so that the sums of the table match the GPUs.
-function restRow(gpu, rows, listed) {
+// Processes without a row of their own, in an own view those of others: one row per GPU, so that the sums of the table match the GPUs.
+function restRow(gpu, rows, listed, viewer) {
   const own = rows.filter((row) => row.fields.gpu_uuid === gpu.uuid);
   const remaining = (total, value, minimum) => {
     const rest = total === null ? 0 : own.reduce((sum, row) => sum - (value(row) ?? 0), total);
@@ -64,7 +64,7 @@ function restRow(gpu, rows, listed) {
   const joules = listed && isMetered(gpu) ? remaining(gpu.energy.processes_joules, (row) => row.joules, 0.0005) : null;
   if (memory === null && joules === null) return [];
   return [{
-    key: `others@${gpu.uuid}`, name: "others", parts: ["processes without a row"], gone: false, others: true, memory, joules,
+    key: `others@${gpu.uuid}`, name: "others", parts: [viewer ? "workloads of other owners" : "processes without a row"], gone: false, others: true, memory, joules,
     sm: null, watts: null, inferred: false, methods: {},
     ...identity({ gpu: gpu.gpu, uuid: gpu.uuid, gpu_uuid: gpu.uuid, owner: "others" }),
   }];
@@ -138,7 +138,7 @@ export function rowsOf(snapshot) {
       rows.push({ ...containerRow(container, about, "container"), memory, ...usage(container, metered) });
     }
   }
-  rows.push(...snapshot.gpus.filter((gpu) => !gpu.parent_uuid).flatMap((gpu) => restRow(gpu, rows, listed)));
+  rows.push(...snapshot.gpus.filter((gpu) => !gpu.parent_uuid).flatMap((gpu) => restRow(gpu, rows, listed, snapshot.viewer)));
   for (const container of snapshot.containers) {
     if (!container.inferred_bytes) continue;
     const unknown = { memory: container.inferred_bytes, inferred: true, sm: null, watts: null, joules: null, methods: {} };

@@ -223,6 +223,8 @@ def _exporter(tick: Tick) -> Iterator[Problem]:
 def _peers(tick: Tick) -> Iterator[Problem]:
     """Problems with servers that are read or written."""
     health = tick.health
+    if health.review_problem is not None:
+        yield _component(health.review_problem, "own view", LOG_FIX)
     if health.otlp is not None and health.otlp.problem is not None:
         yield _component(health.otlp.problem, "otlp", LOG_FIX)
     for server in tick.servers or ():

@@ -71,6 +71,16 @@ class Energy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Others:
+    """What all owners but the viewer have of a device, and the driver itself."""
+
+    memory_bytes: Annotated[int | None, "Memory in use beyond that of the viewer."] = None
+    joules: Annotated[
+        float | None, "Energy beyond that of the viewer, without idle energy; null for a MIG instance."
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
     """A GPU or a MIG instance."""
 
@@ -101,6 +111,7 @@ class Gpu:
     allocated_to: Annotated[Names, "Pods, containers and jobs to which the device is allocated, used or not."] = ()
     in_use: bool | None = None
     in_use_seconds: float | None = None
+    others: Annotated[Others | None, "In an own view, the sum over the workloads of others; else null."] = None
 
     @property
     def label(self) -> str:
@@ -169,7 +180,7 @@ class AllocationRow:
     container_id: str = ""
     job: str = ""
     state: Annotated[str, "`busy`, `no_process`, `parked`, `low` or `unknown`."] = ""
-    shared_by: Annotated[int, "Allocations of the device."] = 1
+    shared_by: Annotated[int | None, "Allocations of the device; null in an own view."] = 1
     start_time: Annotated[float | None, "Unix time at which the allocation was first seen."] = None
     last_busy: Annotated[float | None, "Unix time; null if it was never busy."] = None
     idle_since: Annotated[float | None, "Unix time; null if it is busy."] = None
@@ -243,6 +254,7 @@ class Snapshot:
     time: Annotated[float, "Unix time of the tick."] = 0.0
     interval_seconds: Annotated[float, "Configured time between two ticks."] = 0.0
     node: Annotated[str, "Name of the host."] = ""
+    viewer: Annotated[str, "Whose workloads are listed, in an own view; empty if all are listed."] = ""
     recording: Annotated[bool, "True if a recording is being replayed."] = False
     driver: DriverState = DriverState()
     gpus: Annotated[tuple[Gpu, ...], "Whole GPUs, and MIG instances, which have a `parent_uuid`."] = ()

@@ -1,0 +1,1 @@
+"""GPU use through kubectl, with the rights of its user."""

@@ -1,0 +1,1 @@
+"""Messages to the owners of GPUs that are not used, or used far less than asked for."""

@@ -1,0 +1,115 @@
+"""The address of an owner, and whether its allocation is exempt: from the pod, from a file, or from the Unix user."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from gpuledger.errors import ConfigError, GpuledgerError
+from gpuledger.model.owners import job_id
+from gpuledger.net.answers import load_json
+from gpuledger.net.jsonvalues import as_dict, as_text
+from gpuledger.net.kubeapi import ApiAccess
+from gpuledger.tools.notify.config import NotifyConfig, addresses
+from gpuledger.tools.notify.findings import Finding
+from gpuledger.web.webconfig import Reloaded, file_state
+
+log = logging.getLogger(__name__)
+
+TIMEOUT_S = 5.0
+POD_BYTES = 1 << 20
+MAIL = re.compile(r"[A-Za-z0-9][\w.+-]{0,63}@([A-Za-z0-9][A-Za-z0-9.-]{0,251})", re.ASCII)
+USER = re.compile(r"[a-z_][a-z0-9_.-]{0,31}", re.ASCII)
+DATE = re.compile(r"(\d{4}-\d{2}-\d{2})(T\d{2}:\d{2}:\d{2}Z)?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Contact:
+    """Where the owner of an allocation can be reached."""
+
+    address: str = ""
+    """Empty if it is not known."""
+    pod_uid: str = ""
+    """Of the pod that was read; empty if the owner is no pod, or pods are not read."""
+    exempt_until_s: float = 0.0
+
+
+class Contacts:
+    """Finds contacts. The mapping file is read again when it changes."""
+
+    def __init__(self, config: NotifyConfig) -> None:
+        self._config = config
+        self._mapping: Callable[[], Mapping[str, str]] = dict
+        if config.mapping:
+            self._mapping = Reloaded(
+                config.mapping, lambda: file_state([config.mapping]), lambda: addresses(config.mapping)
+            ).get
+
+    def api(self) -> ApiAccess | None:
+        """Access to the API server; None if pods are not read. Raises ConfigError."""
+        path = self._config.kubeconfig
+        if path is None:
+            return None
+        return ApiAccess.from_kubeconfig(Path(path)) if path else ApiAccess.in_cluster()
+
+    def find(self, finding: Finding, now_s: float) -> Contact:
+        """The contact of an owner. Raises GpuledgerError if its pod cannot be read: it may be exempt."""
+        metadata = self._metadata(finding)
+        annotations, labels = as_dict(metadata.get("annotations")), as_dict(metadata.get("labels"))
+        name = self._config.annotation
+        told = as_text(annotations.get(name)) or as_text(labels.get(name)) if name else ""
+        until_s = exempt_until(as_text(annotations.get(self._config.keep_until)))
+        if until_s > now_s + self._config.longest_exemption_s:
+            until_s = 0.0
+        return Contact(told or self._mapped(finding), as_text(metadata.get("uid")), until_s)
+
+    def _mapped(self, finding: Finding) -> str:
+        owner, mapping = finding.owner, self._mapping()
+        keys = (f"{owner.namespace}/{owner.pod}" if owner.pod else "", owner.namespace, job_id(owner.job), finding.user,
+                finding.account)  # fmt: skip
+        for key in filter(None, keys):
+            if key in mapping:
+                return mapping[key]
+        domain = self._config.user_domain
+        if not finding.user or not USER.fullmatch(finding.user):
+            return ""
+        return f"{finding.user}@{domain}" if domain else finding.user
+
+    def _metadata(self, finding: Finding) -> Mapping[str, Any]:
+        access, owner = self.api(), finding.owner
+        if access is None or not owner.pod:
+            return {}
+        path = f"{access.path}/api/v1/namespaces/{quote(owner.namespace, safe='')}/pods/{quote(owner.pod, safe='')}"
+        status, body = access.client().get(path, TIMEOUT_S, POD_BYTES, *access.headers())
+        if status == 404:  # it ended since the last scrape
+            return {}
+        if status != 200:
+            raise ConfigError(f"the API server answers with status {status} for pods", "allow the fleet to get pods")
+        try:
+            return as_dict(as_dict(load_json(body)).get("metadata"))
+        except (ValueError, RecursionError):
+            raise GpuledgerError("the API server does not answer with a pod", kind="format") from None
+
+
+def exempt_until(text: str) -> float:
+    """The Unix time at which an exemption ends, at the end of a day in UTC; 0 if there is none."""
+    match = DATE.fullmatch(text)
+    if match is None:
+        return 0.0
+    try:
+        end = datetime.fromisoformat(match[0].removesuffix("Z")).replace(tzinfo=timezone.utc)
+    except ValueError:
+        return 0.0
+    return (end if match[2] else end + timedelta(days=1)).timestamp()
+
+
+def is_mail_address(address: str, domains: frozenset[str]) -> bool:
+    """Whether mail may be sent there: a user of this host, or an address of one of the domains."""
+    match = MAIL.fullmatch(address)
+    return USER.fullmatch(address) is not None if match is None else match[1].lower() in domains

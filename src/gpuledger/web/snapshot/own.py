@@ -1,0 +1,162 @@
+"""The view of one tenant: own workloads, on the devices that they use, and the sum of all others.
+
+Before the snapshot is built, the tick is reduced to what the tenant may see: what is not named here is left out. Two
+ticks that differ only in the workloads of others, and not in their sum, give the same view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from gpuledger.model import (
+    Account,
+    AllocationUse,
+    ContainerUse,
+    Facts,
+    Health,
+    Owner,
+    Owners,
+    ProcessUse,
+    Reading,
+    Tick,
+)
+from gpuledger.web.snapshot.build import snapshot
+from gpuledger.web.snapshot.colours import first_choice
+from gpuledger.web.snapshot.history import Past
+from gpuledger.web.snapshot.schema import Gpu, Others, Snapshot, sum_known
+
+Use = ProcessUse | ContainerUse
+BEFORE = "before"
+"""The reason of energy from before the exporter started."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Whose workloads are shown: those of the pods of some namespaces, or those of a user of this host."""
+
+    viewer: str
+    namespaces: frozenset[str] | None = None
+    """None for a user of this host."""
+    uid: int | None = None
+    """None for a user of Kubernetes, and for a user without an account on this host."""
+
+    def owns(self, owner: Owner, facts: Facts | None = None, job_uid: str = "") -> bool:
+        """Whether a workload is the tenant's.
+
+        Of a container inside a container, the outer one counts: inner names can be chosen. A container of root's daemon
+        belongs to no user, whatever the uids of its processes are; that of a user's own daemon begins with the uid.
+        """
+        owner = owner.outer or owner
+        is_in_pod = bool(owner.pod or owner.pod_uid)
+        if self.namespaces is not None:
+            return is_in_pod and owner.namespace in self.namespaces
+        if is_in_pod or self.uid is None:
+            return False
+        if owner.container or owner.container_id:
+            return owner.container.startswith(f"{self.uid}/")
+        return str(self.uid) in (job_uid, str(facts.uid) if facts is not None else "")
+
+
+def namespaces_of(tick: Tick) -> frozenset[str]:
+    """The namespaces of all pods of a tick."""
+    uses: Iterable[Use | AllocationUse] = (*tick.processes, *tick.containers, *tick.allocations)
+    owners = (use.owner.outer or use.owner for use in uses)
+    return frozenset(owner.namespace for owner in owners if owner.namespace)
+
+
+def own_snapshot(tick: Tick, before: Tick | None, scope: Scope, *, node: str = "") -> Snapshot:
+    """The snapshot of the tenant's workloads. Without the problems of the host, which name others."""
+    own = own_tick(tick, scope)
+    view = snapshot(own, own_tick(before, scope) if before is not None else None, node=node)
+    allocations = tuple(replace(row, shared_by=None) for row in view.allocations)
+    gpus = tuple(replace(gpu, others=_others(gpu, own)) for gpu in view.gpus)
+    return replace(view, viewer=scope.viewer, gpus=gpus, allocations=allocations, problems=(), process_count=None)
+
+
+def own_past(past: Past, names: frozenset[str]) -> Past:
+    """The history of the owners with these names. That of GPUs would show when others used them."""
+    unknown = (None,) * len(past.owners.times)
+    rows = tuple(replace(row, colour=first_choice(row.owner)) for row in past.owners.rows if row.owner in names)
+    return replace(
+        past, gpus=replace(past.gpus, rows=()), owners=replace(past.owners, rows=rows, unowned_watts=unknown)
+    )
+
+
+def names_in_history(tick: Tick, scope: Scope) -> frozenset[str]:
+    """The display names of the tenant that no other tenant can have: those of pods and jobs."""
+    own = own_tick(tick, scope)
+    uses: tuple[Use, ...] = (*own.processes, *own.containers)
+    owners = [use.owner for use in uses if use.owner.outer is None]
+    return frozenset(o.display_name for o in owners if o.job or (o.namespace and o.pod and o.container))
+
+
+def own_tick(tick: Tick, scope: Scope) -> Tick:
+    """The tick with the tenant's workloads, and with the values of the devices that they use."""
+
+    def job_uid(owner: Owner) -> str:
+        return tick.owners.job_uids.get(owner.job, "") if owner.job else ""
+
+    processes = tuple(use for use in tick.processes if scope.owns(use.owner, use.facts))
+    containers = tuple(use for use in tick.containers if scope.owns(use.owner))
+    allocations = tuple(use for use in tick.allocations if scope.owns(use.owner, job_uid=job_uid(use.owner)))
+    uses: tuple[Use | AllocationUse, ...] = (*processes, *containers, *allocations)
+    uuids = {uuid for use in uses for uuid in (use.device.uuid, use.device.gpu_uuid)}
+    own = Tick(
+        tick.time_ns,
+        tick.driver,
+        tuple(_reading(reading) for reading in tick.readings if reading.device.uuid in uuids),
+        source=tick.source,
+        owners=Owners(allocations=tuple(
+            given for given in tick.owners.allocations if scope.owns(given.owner, job_uid=job_uid(given.owner))
+        )),
+        memory={uuid: replace(tick.memory[uuid], candidates=0) for uuid in uuids & tick.memory.keys()},
+        processes=processes,
+        containers=containers,
+        allocations=allocations,
+        servers=tuple(server for server in tick.servers or () if server.owner is not None and scope.owns(server.owner)),
+        health=Health(interval_ns=tick.health.interval_ns),
+    )  # fmt: skip
+    return replace(own, accounts={uuid: _account(tick, own, uuid) for uuid in uuids & tick.accounts.keys()})
+
+
+def _reading(reading: Reading) -> Reading:
+    """Without the processes of the device, and the faults that they caused."""
+    return replace(reading, residents=None, samples=None, xids=())
+
+
+def _account(tick: Tick, own: Tick, uuid: str) -> Account:
+    """The account of a GPU: energy without an owner and that of exited processes of others count as that of others."""
+    account = tick.accounts[uuid]
+    listed_mj = sum(_mj(use) for use in own.processes if use.device.gpu_uuid == uuid)
+    return replace(
+        account,
+        retired_mj=max(0, _used_mj(own, uuid) - listed_mj),
+        unattributed_mj=tuple((reason, mj) for reason, mj in account.unattributed_mj if reason == BEFORE),
+    )
+
+
+def _used_mj(own: Tick, uuid: str) -> int:
+    """Energy of the tenant on a GPU. That of a container includes its exited processes."""
+    uses: tuple[Use, ...] = (*own.containers, *(use for use in own.processes if not use.owner.container_id))
+    return sum(_mj(use) for use in uses if use.device.gpu_uuid == uuid)
+
+
+def _mj(use: Use) -> int:
+    return sum(mj for _, mj in use.energy_mj)
+
+
+def _others(gpu: Gpu, own: Tick) -> Others:
+    """What is left of the device's totals: total = own + others, and for energy also idle and before."""
+    listed = [use for use in own.processes if use.active is not False]
+    held = [use.resident.memory_bytes for use in listed if gpu.uuid in (use.device.uuid, use.device.gpu_uuid)]
+    held += [use.inferred_bytes for use in own.containers if gpu.uuid in (use.device.uuid, use.device.gpu_uuid)]
+    used = gpu.memory.used_bytes
+    energy, joules = gpu.energy, None
+    if energy is not None and energy.joules is not None:
+        without_process = energy.idle_joules + sum(energy.unattributed_joules.values())
+        joules = round(energy.joules - without_process - _used_mj(own, gpu.uuid) / 1000, 3)
+    return Others(
+        memory_bytes=None if used is None else max(0, used - int(sum_known(held) or 0)),
+        joules=None if joules is None else max(0.0, joules),
+    )
