@@ -23,6 +23,8 @@ BENCHMARK = h200.FOLDER / "README.md"
 MARKS = "<!-- {} -->", "<!-- end of {} -->"
 """Around each table in the pages."""
 WINDOWS_S = (5.0, 15.0, 60.0)
+SHOWN_S = (5.0, 60.0)
+"""In the page."""
 HELD_OUT = "natural/heldout"
 """Recordings that were never tuned on."""
 OTHER_PROGRAMS = ("tl-at-once", "tl-burst-decode", "tl-fft-train", "tl-infer-infer-sort")
@@ -195,7 +197,7 @@ def _mean(numbers: Iterable[float]) -> float:
 def tables(regimes: Mapping[str, Regime]) -> dict[Path, dict[str, str]]:
     """Each table of each page, by the name in its marks, with the marks."""
     made = {
-        PAGE: {"accuracy": table(regimes.values()), "activity": activity_table(regimes.values())},
+        PAGE: {"accuracy": table(regimes.values(), SHOWN_S), "activity": activity_table(regimes.values())},
         BENCHMARK: {"results": results_table(regimes.values())},
     }
     return {

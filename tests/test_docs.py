@@ -43,6 +43,16 @@ def test_generated_pages_are_fresh(name: str) -> None:
     assert page == docs.PAGES[name](page), "run `make docs`"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_what_is_marked_as_generated_is_generated(page: Path) -> None:
+    """`make docs` writes what stands between two marks that name it."""
+    marks = re.findall(r"<!-- .*?: written by `make docs` -->", page.read_text())
+    known = {text for name, text in vars(docs).items() if name.endswith("BEGIN")}
+
+    assert set(marks) <= known
+    assert not marks or page.name in docs.PAGES
+
+
 def test_every_attack_has_an_outcome() -> None:
     """The docstrings of tests/hostile are rows of its README: `attack: outcome.`."""
     page = docs.attacks()
@@ -215,6 +225,18 @@ def _kinds_of_errors(path: Path) -> set[str]:
         if isinstance(argument, ast.Constant)
     }
     return {kind for kind in kinds if isinstance(kind, str)}
+
+
+def test_the_changelog_has_the_errors_of_the_accuracy_page() -> None:
+    """One number for one fact: the tables are written from the measurements."""
+    log, page = (" ".join((ROOT / name).read_text().split()) for name in ("CHANGELOG.md", "docs/accuracy.md"))
+    (natural,) = re.findall(r"\| \*\*natural programs\*\*, nothing known before .*? \*\*([\d.]+)\*\*", page)
+    table = page.partition("<!-- activity -->")[2].partition("<!-- end of activity -->")[0]
+    activity = sorted(re.findall(r"before \| \*\*([\d.]+)\*\*|last \| \*\*([\d.]+)\*\*", table))
+    errors = sorted(max(pair) for pair in activity)
+
+    assert f"in windows of 5 s is {natural} instead of" in log
+    assert f"the SM activity of a process is off by {errors[0]} to {errors[-1]} (" in log
 
 
 def test_what_the_fleet_page_names_is_there() -> None:

@@ -43,7 +43,7 @@ ROOMS = {
     "books.py": _room(175, "model ledger shares allocations"),
     "storage": _room(1150, "errors.py model runtime ledger shares books.py"),
     "catalog": _room(2100, "model ledger shares"),
-    "web": _room(3920, "errors.py model net runtime config storage catalog"),
+    "web": _room(3990, "errors.py model net runtime config storage catalog"),
     "integrations": _room(2200, "errors.py model net runtime config catalog web"),
     "loop.py": _room(150, "model runtime owners books.py"),
     "tools": _room(

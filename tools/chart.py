@@ -1,11 +1,13 @@
 """Copy the version and the files of mixin/ into the Helm chart, and its values into its README.
 
-Helm reads no files outside of a chart.
+Helm reads no files outside of a chart. With `FOLDER REPOSITORY`, such as `dist/chart https://github.com/OWNER/gpuledger`,
+write the chart that is published: this repository does not know its own address, which Artifact Hub shows.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 from gpuledger import __version__
@@ -69,7 +71,45 @@ def readme(text: str, rows: list[tuple[str, str, str]]) -> str:
     return re.sub(f"(?s)({BEGIN}\n).*(\n{END})", lambda found: f"{found[1]}{table}{found[2]}", text)
 
 
+def published(repository: str) -> dict[str, bytes]:
+    """The files of the chart by path, with links to the repository, and images of its registry on GitHub."""
+    tag = f"{repository}/blob/v{__version__}"
+    image = repository.lower().replace("https://github.com", "ghcr.io")
+    files = {path.relative_to(CHART).as_posix(): path.read_bytes() for path in CHART.rglob("*") if path.is_file()}
+    page = files["README.md"].decode().replace("](../../../", f"]({tag}/")
+    files["README.md"] = page.replace("](values.yaml)", f"]({tag}/deploy/helm/gpuledger/values.yaml)").encode()
+    files["values.yaml"] = re.sub(
+        r"(?m)^  repository: gpuledger\b", f"  repository: {image}", files["values.yaml"].decode()
+    ).encode()
+    files["Chart.yaml"] += f"""\
+  artifacthub.io/images: |
+    - name: gpuledger
+      image: {image}:{__version__}
+      platforms: [linux/amd64, linux/arm64]
+  artifacthub.io/links: |
+    - name: Documentation
+      url: {tag}/docs/index.md
+    - name: Changes
+      url: {tag}/CHANGELOG.md
+home: {repository}
+sources: [{repository}]
+icon: {repository}/raw/v{__version__}/src/gpuledger/web/page/icon.svg
+""".encode()
+    return files
+
+
+def publish(folder: Path, repository: str) -> None:
+    """Write the published chart."""
+    for name, content in published(repository.removesuffix("/")).items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+
 if __name__ == "__main__":
+    if sys.argv[1:]:
+        publish(Path(sys.argv[1]), sys.argv[2])
+        sys.exit()
     wanted = copies()
     for path in present() - set(wanted):
         path.unlink()

@@ -11,7 +11,7 @@ from textwrap import wrap
 import yaml
 
 from gpuledger.books import Books
-from gpuledger.catalog import CATALOG, OPTIONAL, kinds
+from gpuledger.catalog import CATALOG, OPTIONAL, Family, kinds
 from gpuledger.catalog import GROUPS as FAMILIES
 from gpuledger.catalog.dialects import DIALECTS, Choices, dcgm, dcgm1
 from gpuledger.catalog.dialects.dcgmnames import BY_OLD, OLD
@@ -23,7 +23,6 @@ from gpuledger.config.exporter import OPTIONS, Config
 from gpuledger.config.settings import GROUPS, options_of
 from gpuledger.model import Owner
 from gpuledger.recording.replay import Replay
-from gpuledger.tools.exporterclient import ExporterSettings
 from gpuledger.tools.fleet.pages import families as fleet_families
 from gpuledger.tools.fleet.settings import FleetSettings
 from gpuledger.tools.idle.formats import idle_table
@@ -43,10 +42,8 @@ DOCS = ROOT / "docs"
 BEGIN, END = "<!-- settings: written by `make docs` -->", "<!-- end of settings -->"
 DIALECTS_BEGIN, DIALECTS_END = "<!-- dialects: written by `make docs` -->", "<!-- end of dialects -->"
 NAMES_BEGIN, NAMES_END = "<!-- names: written by `make docs` -->", "<!-- end of names -->"
-IDLE_BEGIN, IDLE_END = "<!-- idle settings: written by `make docs` -->", "<!-- end of idle settings -->"
 JOB_SAMPLE_BEGIN, JOB_SAMPLE_END = "<!-- job example: written by `make docs` -->", "<!-- end of job example -->"
 IDLE_SAMPLE_BEGIN, IDLE_SAMPLE_END = "<!-- idle example: written by `make docs` -->", "<!-- end of idle example -->"
-TOP_BEGIN, TOP_END = "<!-- top settings: written by `make docs` -->", "<!-- end of top settings -->"
 KEYS_BEGIN, KEYS_END = "<!-- keys: written by `make docs` -->", "<!-- end of keys -->"
 COLUMNS_BEGIN, COLUMNS_END = "<!-- columns: written by `make docs` -->", "<!-- end of columns -->"
 TOOLS_BEGIN, TOOLS_END = "<!-- settings of tools: written by `make docs` -->", "<!-- end of settings of tools -->"
@@ -95,6 +92,10 @@ def metrics() -> str:
         "ends is stale at the next scrape. gpuledger reads the driver once per `--tick.interval` (1 s), not once per",
         "scrape; a scrape returns the values of the last tick. Some values are",
         "[read less often](overhead.md#how-fresh-a-value-is). The [glossary](glossary.md) defines the terms.",
+        "",
+        "Sources are calls of the driver, files, and: NVML GPM, the driver's activity counters (Hopper and newer),",
+        "averaged since the previous reading; the [energy and memory books](attribution.md), which divide what several",
+        "processes share; the [idle ledger](idle.md); gpuledger itself; and the servers of `--tokens.scrape`.",
     ]
     for kind, (title, about) in KINDS.items():
         labels = ", ".join(f"`{label}`" for label in kind.labels)
@@ -105,16 +106,36 @@ def metrics() -> str:
                 only = "".join(f" Only with `--collector.{name}`." for name in OPTIONAL if family in FAMILIES[name])
                 more = ", ".join(f"`{label}`" for label in family.labels)
                 name = f'<a id="{family.name}"></a>`{family.name}`'
-                parts.append(f"| {name} | {family.type.value} | {more} | {family.help}{only} | {family.origin} |")
+                twin = _twin(family)
+                what = (
+                    f"as [`{twin}`](#{twin}){only and '.'}{only} | "
+                    if twin
+                    else f"{family.help}{only} | {family.origin} "
+                )
+                parts.append(f"| {name} | {family.type.value} | {more} | {what}|")
     about = "Of the service [`gpuledger fleet`](fleet.md), not of the exporter."
     return "\n".join([*parts, "", "## Fleet", "", about, "", *_fleet_metrics()]) + "\n"
+
+
+def _twin(family: Family) -> str:
+    """The metric of GPUs or of processes with the same description and source; empty if there is none."""
+    for begin, other in (("gpu_mig_", "gpu_"), ("container_gpu_", "gpu_process_")):
+        for twin in CATALOG:
+            if family.name == begin + twin.name.removeprefix(other) and family.origin == twin.origin:
+                return twin.name if family.help == twin.help.replace("the process", "the container") else ""
+    return ""
 
 
 def configuration(page: str) -> str:
     """The page with the current tables of settings, of the exporter and of the tools."""
     rows = [*_shared_settings()]
-    for name, kind in (("fleet", FleetSettings), ("report", ReportSettings), ("job", JobSettings)):
-        rows += ["", f"### {name}", "", *_own_settings(kind)]
+    sections = {"fleet": FleetSettings, "report": ReportSettings, "idle": IdleSettings, "job": JobSettings}
+    exporters = [row for row in _own_settings(IdleSettings) if row in _own_settings(JobSettings)]
+    for name, kind in sections.items():
+        if kind is IdleSettings:
+            rows += ["", "### idle and job", "", *exporters]
+        own = _own_settings(kind)
+        rows += ["", f"### {name}", "", *own[:2], *(row for row in own[2:] if row not in exporters)]
     return _between(_between(page, BEGIN, _settings(Config), END), TOOLS_BEGIN, rows, TOOLS_END)
 
 
@@ -185,9 +206,8 @@ def _sample_idle() -> str:
 
 
 def idle(page: str) -> str:
-    """The page with an example and the current table of settings."""
-    page = _between(page, IDLE_SAMPLE_BEGIN, ["```", *_sample_idle().splitlines(), "```"], IDLE_SAMPLE_END)
-    return _between(page, IDLE_BEGIN, _own_settings(IdleSettings), IDLE_END)
+    """The page with an example."""
+    return _between(page, IDLE_SAMPLE_BEGIN, ["```", *_sample_idle().splitlines(), "```"], IDLE_SAMPLE_END)
 
 
 def _sample_job() -> list[str]:
@@ -221,8 +241,7 @@ def top(page: str) -> str:
     page = _between(page, COLUMNS_BEGIN, rows, COLUMNS_END)
     text = once(_demo(30), View(), columns=80, colour=False, utf8=True)
     screen = ["```", *text.splitlines()[1:], "```"]  # without the title, which has the version and the time of day
-    page = _between(page, SCREEN_BEGIN, screen, SCREEN_END)
-    return _between(page, TOP_BEGIN, _settings(ExporterSettings), TOP_END)
+    return _between(page, SCREEN_BEGIN, screen, SCREEN_END)
 
 
 def attacks() -> str:

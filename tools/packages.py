@@ -62,7 +62,8 @@ RELOAD = """if [ -d /run/systemd/system ]; then
     {invoke} try-restart gpuledger.service || true
 fi
 """
-STOP = "if [ -d /run/systemd/system ]; then systemctl disable --now gpuledger.service gpuledger.socket || true; fi\n"
+UNITS = "gpuledger.service gpuledger.socket gpuledger-bill.timer"
+STOP = f"if [ -d /run/systemd/system ]; then systemctl disable --now {UNITS} || true; fi\n"
 INSTALLED = "py3compile -p gpuledger /usr/share/gpuledger\n" + RELOAD.format(invoke="deb-systemd-invoke")
 SCRIPTS = {
     "postinst": f'#!/bin/sh\nset -e\nif [ "$1" = configure ]; then\n{INSTALLED}fi\n',
@@ -116,9 +117,9 @@ def stage(wheel: Path, tree: Path, kind: str) -> None:
     program.parent.mkdir(parents=True)
     program.write_text(PROGRAM, encoding="utf-8")
     program.chmod(0o755)
-    for name in ("gpuledger.service", "gpuledger.socket"):
-        unit = (ROOT / "deploy/systemd" / name).read_text(encoding="utf-8")
-        _write(tree / "usr/lib/systemd/system" / name, unit.replace("/usr/local/bin/", "/usr/bin/"))
+    for path in sorted((ROOT / "deploy/systemd").iterdir()):
+        unit = path.read_text(encoding="utf-8")
+        _write(tree / "usr/lib/systemd/system" / path.name, unit.replace("/usr/local/bin/", "/usr/bin/"))
     _compress(tree / "usr/share/man/man1/gpuledger.1.gz", (ROOT / "deploy/man/gpuledger.1").read_text(encoding="utf-8"))
     completion = ROOT / "deploy/completion"
     for name, place in (

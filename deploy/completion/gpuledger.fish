@@ -721,7 +721,7 @@ complete -c gpuledger -n '__fish_seen_subcommand_from idle' -l prometheus.timeou
 complete -c gpuledger -n '__fish_seen_subcommand_from idle' -l price -r -d 'Price per kWh'
 complete -c gpuledger -n '__fish_seen_subcommand_from idle' -l price-gpu-hour -r -d 'Price per GPU-hour'
 complete -c gpuledger -n '__fish_seen_subcommand_from idle' -l currency -r -d 'Currency to show'
-complete -c gpuledger -n '__fish_seen_subcommand_from idle' -l min -r -d 'Leave out allocations that are idle for a shorter time. If not set, all are listed, with the command that would free them after 1h'
+complete -c gpuledger -n '__fish_seen_subcommand_from idle' -l min -r -d 'Leave out allocations that are idle for a shorter time. 0s lists all, with the command that would free them after 1h. [1h]'
 complete -c gpuledger -n '__fish_seen_subcommand_from idle' -l pairs.window -r -d 'Time over which --pairs takes the 95th percentiles. [168h]'
 complete -c gpuledger -n '__fish_seen_subcommand_from idle' -l json -d 'print JSON, for programs that free idle GPUs'
 complete -c gpuledger -n '__fish_seen_subcommand_from idle' -l pairs -d 'suggest workloads that would fit on one GPU; needs --prometheus.url'

@@ -130,7 +130,6 @@ def test_an_exporter_that_is_not_there_is_exit_code_1() -> None:
         (["--once", "--sort=pid", "--group=pod"], "--sort pid: --group pod has no such column"),
         (["--once", "--connect=n1", "--exporter.user=x"], "--exporter.user and --exporter.password-file belong"),
         (["--interval=1h", "--once"], "'1h' is out of range"),
-        ([], "top needs a terminal; use top --once or top --json in scripts"),
     ],
 )
 def test_invalid_flags_are_exit_code_2(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -189,20 +188,27 @@ def test_colours_are_for_terminals() -> None:
     assert gpuledger(*words, env=utf8 | {"PYTHONIOENCODING": "ascii"}).stdout.isascii()
 
 
-def test_without_the_extra_it_says_what_to_install(tmp_path: Path) -> None:
-    """The one-shot modes need nothing."""
-    (tmp_path / "textual.py").write_text("raise ModuleNotFoundError(\"No module named 'textual'\", name='textual')\n")
-    env = surroundings(TERM="xterm", PYTHONPATH=str(tmp_path))
-    code = "import pty, sys; sys.exit(pty.spawn(sys.argv[1:]) >> 8)"
+def test_without_a_terminal_it_prints_once(env: dict[str, str]) -> None:
+    """As `docker exec` runs it: one line says why, on standard error."""
+    done = gpuledger("top", SLOWER, env=env)
 
-    live = subprocess.run(
-        [sys.executable, "-c", code, *COMMAND, "top", "--demo"], env=env, capture_output=True, text=True, check=False
+    assert (done.returncode, done.stderr) == (
+        0,
+        "gpuledger: the live view needs a terminal, so this is printed once, as by top --once\n",
     )
-    assert live.returncode == 2
-    assert (
-        "the live view needs textual; `pip install '.[top]'` in a checkout; in the image use top --once" in live.stdout
-    )
-    assert gpuledger("top", "--once", "--demo", FAST, env=env).returncode == 0
+    assert f" {os.getpid()} " in done.stdout
+
+
+def test_without_the_extra_it_prints_once() -> None:
+    """On a terminal, as `docker exec -it` runs it in the image, which does not have the extra."""
+    hide = "import sys; sys.modules['textual'] = None; from gpuledger.cli import main; sys.exit(main(sys.argv[1:]))"
+    pty_of = "import pty, sys; sys.exit(pty.spawn(sys.argv[1:]) >> 8)"
+    words = [sys.executable, "-c", pty_of, sys.executable, "-c", hide, "top", "--demo", FAST]
+    live = subprocess.run(words, env=surroundings(TERM="xterm"), capture_output=True, text=True, check=False)
+
+    assert live.returncode == 0
+    assert "the live view needs textual (`pip install '.[top]'` in a checkout; not in the image), so" in live.stdout
+    assert "notebook" in live.stdout
 
 
 @pytest.mark.parametrize("form", ["--once", "--json"])

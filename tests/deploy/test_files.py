@@ -73,6 +73,26 @@ def test_the_chart_can_be_published() -> None:
     assert annotations["artifacthub.io/category"] == "monitoring-logging"
 
 
+def test_a_published_chart_has_no_dead_links(tmp_path: Path) -> None:
+    """It names its repository, its image and its icon; links of its page are absolute and lead to files that exist."""
+    repository = "https://github.com/Owner/gpuledger"
+    chart.publish(tmp_path, repository)
+    tree = yaml.safe_load((tmp_path / "Chart.yaml").read_text())
+    page = (tmp_path / "README.md").read_text()
+    links = re.findall(r"\]\(([^)#]+)", page) + [
+        link["url"] for link in yaml.safe_load(tree["annotations"]["artifacthub.io/links"])
+    ]
+
+    assert (tree["home"], tree["sources"]) == (repository, [repository])
+    assert all(link.startswith(f"{repository}/blob/v{tree['version']}/") for link in links)
+    icon = tree["icon"].removeprefix(f"{repository}/raw/v{tree['version']}/")
+    for name in (icon, *(link.split("/blob/", 1)[1].split("/", 1)[1] for link in links)):
+        assert (chart.ROOT / name).is_file(), name
+    (image,) = yaml.safe_load(tree["annotations"]["artifacthub.io/images"])
+    assert image["image"] == f"ghcr.io/owner/gpuledger:{tree['version']}"
+    assert yaml.safe_load((tmp_path / "values.yaml").read_text())["image"]["repository"] == "ghcr.io/owner/gpuledger"
+
+
 def test_the_rules_for_the_operator_are_those_of_the_mixin() -> None:
     """Those rendered to monitors.yaml; `make e2e` compares the whole file with what Helm renders."""
     rendered = [item["spec"] for item in objects(manifests.OUT / "monitors.yaml") if item["kind"] == "PrometheusRule"]

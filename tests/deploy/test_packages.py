@@ -63,6 +63,8 @@ def test_content_of_packages(built: list[Path]) -> None:
     for files in (deb, rpm):
         assert {
             "/usr/bin/gpuledger",
+            "/usr/lib/systemd/system/gpuledger-bill.service",
+            "/usr/lib/systemd/system/gpuledger-bill.timer",
             "/usr/lib/systemd/system/gpuledger.service",
             "/usr/lib/systemd/system/gpuledger.socket",
             "/usr/share/bash-completion/completions/gpuledger",

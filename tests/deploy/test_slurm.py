@@ -148,6 +148,15 @@ def test_the_page_names_files_and_flags_that_exist() -> None:
         config.load_as(ReportSettings, flags, {})
 
 
+def test_scripts_of_the_site_are_kept() -> None:
+    """Its prolog and its epilog are linked into the directories that the same page names in slurm.conf."""
+    conf = dict(line.split("=", 1) for line in blocks("ini")[0].split())
+    for name in ("Prolog", "Epilog"):
+        folder = conf[name].removesuffix("*")
+        assert f"deploy/slurm/{name.lower()}.sh {folder}50-gpuledger.sh" in PAGE
+        assert f"sudo ln -s /opt/site/{name.lower()}.sh {folder}10-site.sh" in PAGE
+
+
 @pytest.mark.needs("promtool")
 def test_prometheus_accepts_the_scrape_configuration(tmp_path: Path) -> None:
     """Checked by promtool; labels of the exporter are kept."""

@@ -55,6 +55,19 @@ def test_a_release_is_tested_signed_and_approved() -> None:
     assert "sbom.cdx.json" in text
 
 
+def test_an_image_has_no_tag_before_it_is_approved() -> None:
+    """Its job pushes by digest only; the job that a maintainer approves tags this digest."""
+    jobs = read(FOLDER / "release.yml")["jobs"]
+    (build,) = (step["with"] for step in jobs["image"]["steps"] if "build-push-action" in step.get("uses", ""))
+    (tag,) = (step for step in jobs["publish"]["steps"] if "imagetools create" in step.get("run", ""))
+
+    assert {"push", "tags"} & set(build) == set()
+    assert "push-by-digest=true" in build["outputs"]
+    assert jobs["image"]["outputs"]["digest"] == "${{ steps.build.outputs.digest }}"
+    assert tag["env"]["DIGEST"] == "${{ needs.image.outputs.digest }}"
+    assert jobs["publish"]["permissions"]["packages"] == "write"
+
+
 def test_the_citation_has_the_version() -> None:
     """Of the program; the release checklist names both places."""
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())

@@ -77,6 +77,6 @@ def test_metrics_of_a_tenant_are_no_idle_gpu() -> None:
         history.add("gpu_allocation_idle_since_timestamp_seconds", labels, [(t, now_s - 7200) for t in times])
         history.add("gpu_allocation_idle_period_gpu_seconds", labels, [(t, 7200.0) for t in times])
     with remembering(history) as server:
-        found = json.loads(gpuledger("idle", f"--prometheus.url={server.url}", "--json").stdout)
+        found = json.loads(gpuledger("idle", f"--prometheus.url={server.url}", "--json", "--min=0s").stdout)
 
     assert [allocation["pod"] for allocation in found["allocations"]] == ["node"]

@@ -15,28 +15,37 @@ from tests import checkout
 from tests.real.daemons import run
 from tests.real.dockers import Engine
 
-KEPT = checkout.ROOT / "build" / "debian.tar"
-"""A bare Debian 12 from debootstrap, created once."""
+PYTHONS = {"bookworm": "3.11", "trixie": "3.13"}
+"""The Python of Debian 12 and of Debian 13."""
+KEPT = checkout.ROOT / "build"
+"""A bare Debian of each release from debootstrap, created once."""
 MIRROR = "http://deb.debian.org/debian"
-BASE = "debian-clean:12"
+BASE = "debian-clean:test"
 
 collect_ignore_glob = [] if os.environ.get("IMAGE") else ["test_*.py"]
 
 
+@pytest.fixture(scope="session", params=PYTHONS)
+def release(request: pytest.FixtureRequest) -> str:
+    """The release of Debian."""
+    return str(request.param)
+
+
 @pytest.fixture(scope="session")
-def clean_debian() -> Iterator[Engine]:
+def clean_debian(release: str) -> Iterator[Engine]:
     """A Docker Engine with a bare Debian image, because tests cannot pull images."""
-    if not KEPT.exists():
+    kept = KEPT / f"{release}.tar"
+    if not kept.exists():
         with tempfile.TemporaryDirectory(prefix="debian-") as folder:
             Path(folder).chmod(0o755)  # becomes /, which must be accessible for all users
-            run("debootstrap", "--variant=minbase", "bookworm", folder, MIRROR, timeout_s=600)
-            KEPT.parent.mkdir(exist_ok=True)
-            run("tar", "-C", folder, "--exclude=./var/cache/apt/archives/*.deb", "-cf", str(KEPT), ".", timeout_s=120)
+            run("debootstrap", "--variant=minbase", release, folder, MIRROR, timeout_s=600)
+            KEPT.mkdir(exist_ok=True)
+            run("tar", "-C", folder, "--exclude=./var/cache/apt/archives/*.deb", "-cf", str(kept), ".", timeout_s=120)
     with tempfile.TemporaryDirectory(prefix="docker-") as folder:
         engine = Engine(Path(folder))
         try:
             engine.start()
-            docker(engine, "import", str(KEPT), BASE)
+            docker(engine, "import", str(kept), BASE)
             yield engine
         finally:
             engine.stop()
@@ -48,12 +57,14 @@ def docker(engine: Engine, *words: str) -> str:
 
 
 @pytest.fixture(scope="session")
-def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sources(release: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Tracked files, with the wheels for build and runtime, because the build has no package index."""
     tree = tmp_path_factory.mktemp("sources")
     checkout.copy_to(tree)
+    # fmt: off
     download = (sys.executable, "-m", "pip", "download", "-q", "-c", "constraints.txt", "-d", "deploy/wheels",
-                "--only-binary=:all:", "--python-version", "3.11", "--platform", "manylinux2014_x86_64")  # fmt: skip
+                "--only-binary=:all:", "--platform", "manylinux2014_x86_64", "--python-version", PYTHONS[release])
+    # fmt: on
     subprocess.run([*download, "bcrypt", "h2", "PyYAML", "hatchling"], cwd=tree, check=True)
     return tree
 

@@ -33,8 +33,10 @@ def test_the_demo_works_without_permissions(clean_debian: Engine, image: str) ->
     wait_until(answers, 60)
     took_s = time.monotonic() - began
     ids = docker(clean_debian, "exec", name, "python3", "-c", "import os; print(os.getuid(), os.getgid())")
+    use = docker(clean_debian, "exec", name, "gpuledger", "top", "--demo")  # without a terminal
     docker(clean_debian, "rm", "--force", name)
 
+    assert "research/notebook" in use
     ours, base = (int(docker(clean_debian, "image", "inspect", "--format", "{{.Size}}", i)) for i in (image, BASE))
     print(f"image {ours / 1e6:.0f} MB, {(ours - base) / 1e6:.0f} MB over its base; first scrape after {took_s:.1f} s")
     assert ids == "65534 65534"

@@ -54,6 +54,8 @@ def test_the_deb_serves(host: Host) -> None:
     assert host.run("gpuledger", "--version").startswith(f"gpuledger {__version__}")
     assert host.run("systemctl", "is-enabled", "gpuledger.service", "gpuledger.socket").split() == ["enabled"] * 2
     assert host.run("dpkg", "--verify", "gpuledger") == ""
+    assert host.run("systemctl", "show", "--property", "LoadState", "gpuledger-bill.timer") == "LoadState=loaded"
+    assert "/usr/bin/gpuledger" in host.run("systemctl", "cat", "gpuledger-bill.service")
     assert (
         host.run("sh", "-c", "man -w gpuledger; ls /usr/share/bash-completion/completions/gpuledger").count("\n") == 1
     )

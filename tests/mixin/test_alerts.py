@@ -21,7 +21,7 @@ ALERTS: dict[str, Any] = {
     rule["alert"]: rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]
 }
 CASES: list[Any] = yaml.safe_load(TESTS.read_text())["tests"]
-PARTS = ["**What it means.**", "**How to look.**", "**What to do.**"]
+PARTS = ["**Meaning.**", "**Check.**", "**Action.**"]
 
 
 @pytest.mark.needs("promtool")

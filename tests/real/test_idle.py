@@ -104,7 +104,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 def idle(*words: str) -> dict[str, Any]:
     """The JSON of `gpuledger idle`."""
-    done = gpuledger("idle", "--json", *words)
+    done = gpuledger("idle", "--json", "--min=0s", *words)
     assert (done.returncode, done.stderr) == (0, "")
     return dict(json.loads(done.stdout))
 
@@ -177,9 +177,10 @@ def test_the_fleet_and_the_node_agree(world: World) -> None:
 
 def test_the_minimum_filters(world: World) -> None:
     """Nothing has been idle for an hour yet."""
-    assert idle(f"--prometheus.url={world.server.url}", "--min=1h")["allocations"] == []
-    table = gpuledger("idle", f"--connect={world.exporter.url}", "--min=1h")
-    assert table.stdout == "no allocation is idle\n"
+    by_prometheus = idle(f"--prometheus.url={world.server.url}", "--min=1h")
+    assert (by_prometheus["allocations"], by_prometheus["more"]) == ([], 3)
+    table = gpuledger("idle", f"--connect={world.exporter.url}")
+    assert table.stdout == "no allocation is idle for 1h\n3 more are idle for less than 1h: --min 0s\n"
 
 
 def containers(history: History, now_s: float) -> None:

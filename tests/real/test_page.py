@@ -36,7 +36,7 @@ from gpuledger.recording.replay import Replay
 from gpuledger.tools.top.rows import owner_styles
 from gpuledger.tools.top.text import OWNER_STYLES
 from gpuledger.web.snapshot.build import snapshot
-from gpuledger.web.snapshot.codec import encode
+from gpuledger.web.snapshot.codec import decode, encode
 from tests.builders import CUT, MIGS, World
 from tests.cli.running import Running, serving, surroundings
 from tests.real.browsers import Shown, chromium, page_of, shown
@@ -195,7 +195,7 @@ def test_a_gpu_without_energy(browser: Browser) -> None:
 # -- an allocated GPU that is not used, and the first screen
 
 IDLE_OWNER = "research/notebook-dana-0/notebook"
-SCREENS = [(1400, 900), (1920, 900), (390, 844)]
+SCREENS = [(1280, 900), (1400, 900), (1920, 900), (390, 844)]
 OVERLAPS = """() => [...document.querySelectorAll("#cards .card")].flatMap((card) => {
   const name = card.querySelector("h3 .toggle + span").getBoundingClientRect();
   return [...card.querySelectorAll(".badge")].map((badge) => badge.getBoundingClientRect()).filter((badge) =>
@@ -236,6 +236,22 @@ def test_a_badge_does_not_cover_the_name_of_its_gpu(browser: Browser, recorded: 
             assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
+def test_memory_of_a_row_is_readable(browser: Browser, recorded: Shown) -> None:
+    """Its bar is never narrower than 80 pixels beside the chart, and has a gap to the longest number."""
+    bars_and_gaps = """() => [...document.querySelectorAll(".card.row .memory")].map((memory) => {
+      memory.querySelector("data").textContent = "22 MiB of 140 GiB";
+      const [bar, text] = [".bar", "data"].map((part) => memory.querySelector(part).getBoundingClientRect());
+      return [bar.width, text.left - bar.right];
+    })"""
+    with page_of(browser) as watched:
+        page = watched.open(recorded.url)
+        for width in (1100, 1152, 1200, 1280, 1319, 1320, 1366, 1400):
+            watched.page.set_viewport_size({"width": width, "height": 900})
+            for bar, gap in page.evaluate(bars_and_gaps):
+                assert bar >= 80, width
+                assert gap >= 8, width
+
+
 def test_the_owner_of_an_unused_gpu_has_a_row(browser: Browser, recorded: Shown) -> None:
     """With its GPU, the time since which it is idle, and no use; the filter finds it; its sums are unchanged."""
     with page_of(browser) as watched:
@@ -246,6 +262,21 @@ def test_the_owner_of_an_unused_gpu_has_a_row(browser: Browser, recorded: Shown)
         for words in ("notebook-dana", "gpu2", "idle"):
             page.locator("#filter").fill(words)
             expect(page.locator("#table tbody .name")).to_have_text([IDLE_OWNER])
+        sums = page.locator("#table .total .number:not(.asked)")
+        expect(sums).to_have_text(["0 GiB", "0 %", "0 W", "0 kJ"])  # in the units of all rows
+        expect(page.locator("#more")).to_have_text("")
+
+
+def test_an_owner_whose_process_has_exited_has_one_row(browser: Browser, recorded: Shown) -> None:
+    """Its exited process, and not the unused allocation too."""
+    tick = recorded.tick
+    assert tick is not None
+    unused = next(use for use in tick.allocations if use.owner.display_name == IDLE_OWNER)
+    exited = replace(tick.processes[0], owner=unused.owner, device=unused.device, active=False)
+    with shown(replace(tick, processes=(*tick.processes, exited))) as exporter, page_of(browser) as watched:
+        rows = watched.open(exporter.url).locator("#table tbody tr", has_text=IDLE_OWNER)
+
+        expect(rows.locator(".parts")).to_have_text([re.compile("exited$")])
 
 
 def test_a_filter_without_a_match_says_so(browser: Browser, recorded: Shown) -> None:
@@ -291,6 +322,23 @@ def test_no_space_beside_the_chart_is_blank(browser: Browser, recorded: Shown) -
             assert left_bottom == pytest.approx(bottom, abs=20)
 
 
+def test_open_cards_leave_no_space_blank(browser: Browser, recorded: Shown) -> None:
+    """With one card open, and with all: the chart fills its box, and each box the width of the page."""
+    blank = """() => {
+      const [cards, power, plot] = ["#cards", "#power", "#power .plot"]
+        .map((one) => document.querySelector(one).getBoundingClientRect());
+      return [power.bottom - plot.bottom, document.querySelector("#overview").clientWidth - cards.width];
+    }"""
+    with page_of(browser, 1400) as watched:
+        page = watched.open(recorded.url)
+        for _ in range(4):
+            page.locator(".card.row").first.locator(".toggle").click()
+            below, beside = page.evaluate(blank)
+
+            assert below < 60
+            assert beside < 1
+
+
 def test_colours_are_the_same_from_load_to_load(browser: Browser, recorded: Shown) -> None:
     """In any order of the table, each owner on the screen has its own colour."""
     with page_of(browser) as watched:
@@ -301,21 +349,33 @@ def test_colours_are_the_same_from_load_to_load(browser: Browser, recorded: Show
         assert watched.open(recorded.url + "#sort=name").evaluate(SWATCHES) == first
 
 
-def test_colours_are_those_of_top(browser: Browser, recorded: Shown) -> None:
-    """The page and `gpuledger top` choose by the same rule, so that an owner has the same place in both palettes."""
-    assert recorded.tick is not None
-    styles = owner_styles(snapshot(recorded.tick))
-    with page_of(browser) as watched:
-        swatches = (
-            watched.open(recorded.url)
-            .locator("#table tbody .swatch")
-            .evaluate_all(
-                "all => all.map((one) => [one.closest('tr').querySelector('.name').textContent, one.className])"
-            )
-        )
-    colours = {owner: int(re.findall(r"\bc(\d)", look)[0]) for owner, look in swatches}
+def test_colours_stay_when_owners_leave(browser: Browser, demo_ticks: list[Tick]) -> None:
+    """Each owner keeps its colour, in the page that is open, in a new one and in `gpuledger top`."""
+    last = demo_ticks[-1]
+    gone, after = {process.owner.display_name for process in last.processes[:2]}, last.time_ns + 10**9
+    fewer = replace(
+        last,
+        time_ns=after,
+        processes=tuple(use for use in last.processes if use.owner.display_name not in gone),
+        containers=tuple(use for use in last.containers if use.owner.display_name not in gone),
+        allocations=tuple(use for use in last.allocations if use.owner.display_name not in gone),
+    )
+    looks = "all => all.map((one) => [one.closest('tr').querySelector('.name').textContent, one.className])"
+    with shown(*demo_ticks) as exporter, page_of(browser) as watched, page_of(browser) as other:
+        page = watched.open(exporter.url)
+        before = page.evaluate(SWATCHES)
+        exporter.show(fewer)
+        wait_until(lambda: float(page.evaluate("document.body.dataset.time")) * 1e9 >= after - 1e6, 10)
+        left = {owner: colour for owner, colour in before.items() if owner not in gone}
+        assert {**page.evaluate(SWATCHES), **left} == page.evaluate(SWATCHES)  # which has a row of others, too
+        assert len(left) < len(before)
+        newly = other.open(exporter.url)
+        assert newly.evaluate(SWATCHES) == page.evaluate(SWATCHES)
+        swatches = newly.locator("#table tbody .swatch").evaluate_all(looks)
+        of_top = owner_styles(decode(newly.evaluate("fetch('api/v1/snapshot').then((one) => one.json())")))
 
-    assert colours == {owner: OWNER_STYLES.index(style) for owner, style in styles.items()}
+    colours = {owner: int(re.findall(r"\bc(\d)", look)[0]) for owner, look in swatches if owner in left}
+    assert colours == {owner: OWNER_STYLES.index(style) for owner, style in of_top.items()}
 
 
 def test_what_owners_asked_for(browser: Browser, recorded: Shown) -> None:
@@ -1013,6 +1073,7 @@ def test_an_idle_allocation_is_shown_with_its_command(browser: Browser, recorded
             )
         )
         expect(card.locator(".wasted")).not_to_contain_text("to free it")
+        expect(card.locator(".wasted code")).to_be_hidden()
         hour_ago_ns = tick.time_ns - 3600 * 10**9
         recorded.show(replace(tick, allocations=tuple(replace(u, idle_since_ns=hour_ago_ns) for u in tick.allocations)))
 

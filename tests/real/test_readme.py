@@ -76,8 +76,8 @@ def test_figures_are_those_of_the_docs() -> None:
     text = " ".join(TEXT.split())
     one, three = re.findall(r"takes ([\d.]+) % of a CPU core with one .*? ([\d.]+) % with three", text)[0]
     memory = re.findall(r"with three, and (\d+ MB)", text)[0]
-    held_out, tuned = re.findall(r"is (\d+) percentage points for natural programs .*?, (\d+) for those", text)[0]
-    held_out_sm, tuned_sm = re.findall(r"SM time, which other tools use, is off by (\d+), (\d+) and", text)[0]
+    held_out, held_out_sm = re.findall(r"\| natural programs, held out \| (\d+) \| (\d+) \|", text)[0]
+    tuned, tuned_sm = re.findall(r"\| natural programs that .*? \| (\d+) \| (\d+) \|", text)[0]
 
     cpu = re.findall(r"^\| gpuledger \| [\d.]+ \| ([\d.]+) \| ([\d.]+) \|$", overhead, re.MULTILINE)[0]
     assert [f"{float(share):.1f}" for share in cpu] == [one, three]

@@ -68,6 +68,18 @@ def test_less_than_the_lowest_power_of_work(known: dict[str, int]) -> None:
     assert parked.best("NVIDIA H200", LIMIT_MW)[0] == 54_000
 
 
+@pytest.mark.parametrize("source", ["earlier", "measured"])
+@pytest.mark.parametrize(
+    ("model", "limit_mw", "most_mw"),
+    [("NVIDIA H200", LIMIT_MW, 152_500), ("NVIDIA L4", 72_000, 36_000), ("NVIDIA L4", None, 690_000)],
+)
+def test_at_most_what_waiting_processes_can_draw(source: str, model: str, limit_mw: int | None, most_mw: int) -> None:
+    """A journal from another machine, or work that the driver did not report, is no parked power."""
+    parked = ParkedPower(**{f"{source}_mw": 690_000})
+
+    assert parked.best(model, limit_mw, 15_000) == (most_mw, source)
+
+
 def test_at_least_idle_power() -> None:
     """A waiting process does not lower the power of a GPU."""
     assert loaded(60_000).best("NVIDIA H200", LIMIT_MW, idle_mw=80_000)[0] == 80_000

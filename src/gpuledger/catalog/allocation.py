@@ -9,7 +9,7 @@ from gpuledger.catalog.gpu import LEDGER
 from gpuledger.catalog.kinds import ALLOCATION, CURRENT_ALLOCATION
 from gpuledger.model import BUSY, IDLE_REASONS, UNKNOWN_STATE, AllocationUse
 
-BOOKS = "gpuledger's idle ledger: allocations, process lists and utilization"
+BOOKS = "the idle ledger"
 REQUESTS = "kubelet, annotations of schedulers, container runtimes, NVML for the size of devices"
 
 

@@ -11,7 +11,7 @@ from gpuledger.catalog.family import C, Family, G, I, Series, Value, at, flag, n
 from gpuledger.catalog.kinds import EXPORTER
 from gpuledger.model import ProviderHealth, Tick
 
-SELF = "gpuledger itself"
+SELF = "gpuledger"
 
 
 def _build(tick: Tick) -> Series:

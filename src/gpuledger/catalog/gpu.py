@@ -32,13 +32,13 @@ from gpuledger.catalog.kinds import (
 )
 from gpuledger.model import Account, MemoryAccount, Percentages, Reading
 
-GPM = "NVML GPM (Hopper and newer), averaged since the previous reading"
-GRAPHICS = "nvmlDeviceGetProcessUtilization on GPUs with NVML GPM, summed over processes; NVML GPM for MIG instances"
+GPM = "NVML GPM"
+GRAPHICS = "nvmlDeviceGetProcessUtilization, summed, on GPUs with GPM; GPM for MIG instances"
 LISTS = "nvmlDeviceGet{Compute,Graphics,MPSCompute}RunningProcesses"
 
 ENERGY = "nvmlDeviceGetTotalEnergyConsumption (Volta and newer), or power times time"
-LEDGER = "gpuledger's energy books"
-MEMORY = "gpuledger's memory books"
+LEDGER = "the energy books"
+MEMORY = "the memory books"
 
 ACTIVITY: Sequence[tuple[str, str, str]] = (
     ("graphics_active", "graphics_pct", "Share of time in which compute or graphics work was active"),
@@ -291,7 +291,7 @@ GPUS: tuple[Family, ...] = (
     Family("gpu_processes", G, GPU, "Processes that the driver lists on the GPU.", LISTS,
            lambda r: None if r.residents is None else len({resident.pid for resident in r.residents})),
     Family("gpuledger_driver_seconds", G, GPU, "Time spent in driver calls for this GPU in the last tick.",
-           "gpuledger itself", at("driver_ns", 1e9), unit="seconds"),
+           "gpuledger", at("driver_ns", 1e9), unit="seconds"),
 )  # fmt: skip
 
 HARDWARE: tuple[Family, ...] = (

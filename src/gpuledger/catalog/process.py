@@ -21,10 +21,9 @@ from gpuledger.model import ActivityPart, ContainerUse, Owner, ProcessUse
 
 SAMPLES = "nvmlDeviceGetProcessesUtilizationInfo, or nvmlDeviceGetProcessUtilization on older drivers"
 RUNTIME = "Docker, Podman, CRI or the Kubernetes API"
-SHARED = f"{GPM}; divided by gpuledger's energy books if the device is shared"
+SHARED = f"{GPM}, divided by the energy books"
 UTILIZATION = (
-    f"{GRAPHICS}; divided by gpuledger's energy books if the device is shared; "
-    "before Hopper, nvmlDeviceGetUtilizationRates divided by SM time"
+    f"{GRAPHICS}; divided by the energy books; before Hopper, nvmlDeviceGetUtilizationRates divided by SM time"
 )
 OWNERS = {PROCESS: "the process", CONTAINER: "the container"}
 ACCOUNTING = "nvmlDeviceGetAccountingStats, if accounting mode is enabled"

@@ -8,8 +8,8 @@ from gpuledger.catalog.family import C, Family, G, Series, at
 from gpuledger.catalog.kinds import EXPORTER, SERVER
 from gpuledger.model import Tick, TokenServer
 
-COUNTERS = "the server's own /metrics, with --tokens.scrape"
-JOIN = "the ledger, and the server's own /metrics, with --tokens.scrape"
+COUNTERS = "the servers of --tokens.scrape"
+JOIN = "the energy books and the servers of --tokens.scrape"
 
 
 def _counts(field: str) -> Callable[[TokenServer], Series]:

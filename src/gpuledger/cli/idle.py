@@ -29,8 +29,8 @@ _idle_group = in_group("idle allocations")
 class IdleSettings(CostSettings):
     """All settings of `gpuledger idle`."""
 
-    min: float | None = _idle_group("min", None, "Leave out allocations that are idle for a shorter time. If not set, "
-        f"all are listed, with the command that would free them after {durations.show(ADVICE_AFTER_S)}.",
+    min: float = _idle_group("min", ADVICE_AFTER_S, "Leave out allocations that are idle for a shorter time. 0s lists "
+        f"all, with the command that would free them after {durations.show(ADVICE_AFTER_S)}.",
         parsers.between("0s", "36500d"), "DURATION")
     pairs_window: float = _idle_group("pairs.window", 604800.0, "Time over which --pairs takes the 95th percentiles.",
         parsers.between("1m", "31d"), "DURATION")
@@ -74,10 +74,12 @@ def _idle(settings: IdleSettings, *, for_fleet: bool, as_json: bool) -> str:
     else:
         snapshot = ExporterClient(settings.exporter_access())()
         now_s, rows = snapshot.time, rows_of_node(snapshot, prices)
-    rows = ranked(rows, settings.min)
+    listed = ranked(rows, settings.min)
+    others = len(rows) - len(listed)
     if as_json:
-        return idle_json(rows, prices, now_s)
-    return idle_table(rows, prices, nodes=for_fleet, colour=terminal.has_colour())
+        return idle_json(listed, prices, now_s, settings.min, others)
+    colour = terminal.has_colour()
+    return idle_table(listed, prices, nodes=for_fleet, colour=colour, min_s=settings.min, others=others)
 
 
 def _pairs(settings: IdleSettings, *, as_json: bool) -> str:

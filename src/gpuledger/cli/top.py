@@ -8,13 +8,14 @@ import shutil
 import sys
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from typing import IO, TYPE_CHECKING, Any
 
 from gpuledger.cli import build, logs, terminal
 from gpuledger.cli.demo import RECORDING
 from gpuledger.config.exporter import Config
 from gpuledger.config.settings import redeclared
-from gpuledger.errors import ConfigError, LostError, SnapshotError, UsageError
+from gpuledger.errors import ConfigError, LostError, SnapshotError
 from gpuledger.model.plaintext import escaped
 from gpuledger.owners.kernel.procfs import Procfs
 from gpuledger.tools.exporterclient import ExporterClient, ExporterSettings
@@ -64,22 +65,29 @@ def run(arguments: argparse.Namespace, settings: TopSettings) -> int:
     view = _view(arguments, host=_is_local(settings))
     if settings.connect and settings.source != "nvml":
         raise ConfigError("--connect cannot be combined with a recording", "remove --connect, --source or --demo")
-    if arguments.once or arguments.json:
+    reason = "" if arguments.once or arguments.json else _not_live()
+    if arguments.once or arguments.json or reason:
         logs.set_up("error", settings.log_format)
+        if reason:
+            print(f"gpuledger: {reason}, so this is printed once, as by top --once", file=sys.stderr)
         return _once(arguments, settings, view)
-    streams = (sys.stdin, sys.stdout, sys.stderr)  # textual draws on standard error
-    if not all(stream and stream.isatty() for stream in streams):
-        raise UsageError("top needs a terminal", "use top --once or top --json in scripts")
-    try:
-        from gpuledger.tools.top.app import Top
-    except ModuleNotFoundError as error:
-        fix = "`pip install '.[top]'` in a checkout; in the image use top --once, or elsewhere top --connect http://HOST:9400"
-        raise UsageError(f"the live view needs {error.name}", fix) from None
+    from gpuledger.tools.top.app import Top
+
     logs.CapturingHandler(settings.log_level)  # log lines would destroy the screen
     with _source(settings) as (source, _):
         app = Top(Feed(source, settings.tick_interval), view, utf8=_has_utf8(sys.stdout))
         app.run()
     return app.return_code or 0
+
+
+def _not_live() -> str:
+    """Why there can be no live view; empty if there can."""
+    streams = (sys.stdin, sys.stdout, sys.stderr)  # textual draws on standard error
+    if not all(stream and stream.isatty() for stream in streams):
+        return "the live view needs a terminal"
+    if find_spec("textual") is None:
+        return "the live view needs textual (`pip install '.[top]'` in a checkout; not in the image)"
+    return ""
 
 
 def _is_local(settings: TopSettings) -> bool:

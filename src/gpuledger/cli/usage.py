@@ -28,7 +28,7 @@ EXAMPLES: dict[str, tuple[str, str]] = {
         "gpuledger fleet --prometheus.url http://prometheus:9090 --once",
     ),
     "idle": (
-        "gpuledger idle --min 1h --price-gpu-hour 2.50 --currency EUR",
+        "gpuledger idle --price-gpu-hour 2.50 --currency EUR",
         "gpuledger idle --prometheus.url http://prometheus:9090 --pairs",
     ),
     "job": (

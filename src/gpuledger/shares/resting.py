@@ -15,6 +15,10 @@ OF_LIMIT = 0.17
 """Parked power of other models, relative to the power limit; that of the H200 is 122 of 700 W."""
 OF_LOWEST = 0.9
 """Parked power is at most this part of the lowest power at which a process worked."""
+MOST_OF_MODEL, MOST_OF_LIMIT = 1.25, 0.5
+"""Parked power is at most this part of the model's, or of the power limit of other models. That of H200s was 119 to
+132 W, by clocks and temperature; boards with a low limit come closest to it. More is work that was not detected.
+"""
 
 
 def resting_power(known_mw: int | None, power_mw: int, elapsed_ns: int) -> int:
@@ -57,20 +61,21 @@ class ParkedPower:
     def best(self, model: str, limit_mw: int | None, idle_mw: int | None = None) -> tuple[int | None, str]:
         """Parked power and its source: `measured`, `earlier`, `model`, or none.
 
-        At least idle power; if it is not measured, less than the lowest power at which a process worked.
+        At least idle power, and at most what waiting processes can draw; if it is not measured, less than the lowest
+        power at which a process worked.
         """
-        if self.measured_mw is not None:
-            return self.measured_mw, "measured"
-        power_mw, source = self.earlier_mw, "earlier"
+        usual_mw = next((mw for name, mw in MODELS_MW.items() if name in model), None)
+        most_mw = None if usual_mw is None else int(MOST_OF_MODEL * usual_mw)
+        if usual_mw is None and limit_mw is not None:
+            usual_mw, most_mw = int(OF_LIMIT * limit_mw), int(MOST_OF_LIMIT * limit_mw)
+        known = {"measured": self.measured_mw, "earlier": self.earlier_mw, "model": usual_mw}
+        source, power_mw = next(((source, mw) for source, mw in known.items() if mw is not None), ("", None))
         if power_mw is None:
-            source = "model"
-            power_mw = next((mw for name, mw in MODELS_MW.items() if name in model), None)
-            if power_mw is None:
-                if limit_mw is None:
-                    return None, ""
-                power_mw = int(OF_LIMIT * limit_mw)
-        if self.lowest_mw is not None:
+            return None, ""
+        if self.lowest_mw is not None and source != "measured":
             power_mw = min(power_mw, int(OF_LOWEST * self.lowest_mw))
+        if most_mw is not None:
+            power_mw = min(power_mw, most_mw)
         return max(power_mw, idle_mw or 0), source
 
     def learned_mw(self) -> int | None:

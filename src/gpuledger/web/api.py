@@ -75,7 +75,8 @@ class Api:
         """The event of the last tick, encoded by the first caller while other callers wait."""
         with self._lock:
             if self._event is None and self._tick is not None:
-                record = snapshot(self._tick, self._history.before(), node=self._node)
+                before, colours = self._history.before(), self._history.colours.now
+                record = snapshot(self._tick, before, node=self._node, colours=colours)
                 self._event = Event.of(BEGIN + encode(record) + END)
             return self._event
 

@@ -53,7 +53,7 @@ def test_the_command_is_not_that_of_the_exporter() -> None:
 def test_no_command_before_an_hour() -> None:
     """An allocation that was busy within the hour is listed without a command, unless a shorter time is requested."""
     recent = replace(IDLE, idle_since=NOW - 3599)
-    for min_s, command in ((None, ""), (60.0, "kubectl delete pod -n research dana")):
+    for min_s, command in ((0.0, ""), (60.0, "kubectl delete pod -n research dana")):
         (row,) = ranked(rows_of_node(node(recent), Prices()), min_s)
         assert row.command == command
         assert command or "  (shown after 1h)" in idle_table([row], Prices(), nodes=False, colour=False)

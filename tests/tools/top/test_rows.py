@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 
 from gpuledger.tools.top.rows import GROUPINGS, TREE, Choice, TableRow, is_match, ordered, owner_styles, rows
+from gpuledger.tools.top.text import OWNER_STYLES
 from gpuledger.web.snapshot.codec import decode
+from gpuledger.web.snapshot.colours import first_choice
 from gpuledger.web.snapshot.schema import sum_known
 from tests.web.snapshot.pictures import GIB, MANY, PICTURES, Picture, busy, container, demo, gpu, pod, process, shown_as
 from tests.web.snapshot.pictures import picture as made
@@ -60,16 +62,15 @@ def test_the_owner_of_an_unused_gpu_has_a_row(grouping: str) -> None:
     assert values["ml/part"].asked == 0.25
 
 
-def test_owners_on_a_screen_have_different_colours() -> None:
-    """Eight of them, whatever their names and order; a ninth has the colour of another one."""
-    for start in range(40):
-        names = [f"owner-{start + number}" for number in range(9)]
-        eight = [process(number, owner=name) for number, name in enumerate(names[:8])]
-        styles = owner_styles(shown_as(made(gpu(), processes=eight)))
-        assert len(set(styles.values())) == 8
-        assert owner_styles(shown_as(made(gpu(), processes=eight[::-1]))) == styles
-        nine = owner_styles(shown_as(made(gpu(), processes=[*eight, process(9, owner=names[8])])))
-        assert len(set(nine.values())) == 8
+def test_colours_are_those_of_the_exporter() -> None:
+    """As in its snapshot; of an exporter that sends none, each name has its own, which another name may share."""
+    pods = [process(number, owner=f"owner-{number}") for number in range(3)]
+    colours = {"owner-0": 4, "owner-1": 7, "owner-2": 4}
+    old = made(gpu(), processes=pods)
+
+    new = owner_styles(shown_as({**old, "colours": colours}))
+    assert new == {name: OWNER_STYLES[colour] for name, colour in colours.items()}
+    assert owner_styles(shown_as(old)) == {name: OWNER_STYLES[first_choice(name)] for name in colours}
 
 
 def test_a_pod_on_two_gpus_is_one_row() -> None:

@@ -30,6 +30,7 @@ from gpuledger.model import (
 from gpuledger.model.owners import Allocation
 from gpuledger.model.problem import Problem
 from gpuledger.web.snapshot.codec import encode
+from gpuledger.web.snapshot.colours import first_choice
 from gpuledger.web.snapshot.history import History
 from gpuledger.web.snapshot.own import Scope, names_in_history, own_past, own_snapshot
 from tests.web.snapshot.nodes import Node
@@ -197,6 +198,7 @@ def test_the_history_has_own_pods_only() -> None:
     scope = Scope("t", frozenset({"team-2"}))
     own = [use for use in ticks[-1].containers if use.owner.namespace == "team-2"]
     past = own_past(history.past(), names_in_history(ticks[-1], scope))
+    assert all(row.colour == first_choice(row.owner) for row in past.owners.rows)  # whoever else there is
 
     assert {row.owner for row in past.owners.rows} == {use.owner.display_name for use in own} != set()
     assert past.gpus.rows == ()

@@ -15,10 +15,17 @@ from gpuledger.tools.prices import Prices
 from gpuledger.tools.text import BOLD, UNKNOWN, aligned, fixed, moment, percent, short_name, span
 
 
-def idle_table(rows: Sequence[IdleRow], prices: Prices, *, nodes: bool, colour: bool) -> str:
-    """One line per allocation with the command that would free it, or the idle time after which there is one."""
+def idle_table(
+    rows: Sequence[IdleRow], prices: Prices, *, nodes: bool, colour: bool, min_s: float = 0.0, others: int = 0
+) -> str:
+    """One line per allocation with the command that would free it, or the idle time after which there is one.
+
+    `others` are idle, too, but for less than `min_s`.
+    """
+    least = durations.show(min_s)
+    more = f"{others} more {'is' if others == 1 else 'are'} idle for less than {least}: --min 0s\n" if others else ""
     if not rows:
-        return "no allocation is idle\n"
+        return f"no allocation is idle{f' for {least}' if min_s else ''}\n{more}"
     has_cost = any(row.cost is not None for row in rows)
     cost_head = f"cost {prices.currency}".rstrip()
     lines = []
@@ -32,7 +39,7 @@ def idle_table(rows: Sequence[IdleRow], prices: Prices, *, nodes: bool, colour: 
         total[1] = total[0]
     shown = [n for n, name in enumerate(head) if (nodes or name != "node") and (has_cost or name != cost_head)]
     texts = [[line[n] for n in shown] for line in (head, *lines, total)]
-    return _text(texts, {"GPU-h", "kWh", cost_head, "idle for"}, colour=colour)
+    return _text(texts, {"GPU-h", "kWh", cost_head, "idle for"}, colour=colour) + more
 
 
 def _advice(row: IdleRow) -> str:
@@ -51,9 +58,10 @@ def _sum(values: Iterable[float | None]) -> float | None:
     return sum(known) if known else None
 
 
-def idle_json(rows: Sequence[IdleRow], prices: Prices, now_s: float) -> str:
-    """One object; unknown values are null."""
-    return _json({"time": now_s, "prices": asdict(prices), "allocations": [_row(row) for row in rows]})
+def idle_json(rows: Sequence[IdleRow], prices: Prices, now_s: float, min_s: float, others: int) -> str:
+    """One object with the number of others, which are idle for a shorter time; unknown values are null."""
+    listed = [_row(row) for row in rows]
+    return _json({"time": now_s, "prices": asdict(prices), "min_seconds": min_s, "more": others, "allocations": listed})
 
 
 def _row(row: IdleRow) -> dict[str, Any]:

@@ -123,11 +123,9 @@ def rows_of_fleet(answers: Mapping[str, Iterable[Series]], now_s: float, prices:
     ]
 
 
-def ranked(rows: Iterable[IdleRow], min_s: float | None) -> list[IdleRow]:
-    """The most expensive first, without prices by GPU-hours. With `min_s`: those idle for so long, with commands."""
-    long = list(rows)
-    if min_s is not None:
-        long = [replace(row, advice_after_s=min_s) for row in long if row.idle_seconds >= min_s]
+def ranked(rows: Iterable[IdleRow], min_s: float) -> list[IdleRow]:
+    """Those idle for so long, with the command; with 0 all, as yet without it. The most expensive first, or longest."""
+    long = [replace(row, advice_after_s=min_s or row.advice_after_s) for row in rows if row.idle_seconds >= min_s]
     return sorted(
         long, key=lambda row: (-(row.cost or 0.0), -row.gpu_hours, row.node, row.uuid, row.owner.display_name)
     )

@@ -14,6 +14,7 @@ from gpuledger.model import HostUse, Tick
 from gpuledger.model.plaintext import escaped
 from gpuledger.runtime.poller import Poller
 from gpuledger.web.snapshot.build import snapshot
+from gpuledger.web.snapshot.colours import Colours
 from gpuledger.web.snapshot.schema import ProcessRow, Snapshot
 
 log = logging.getLogger(__name__)
@@ -54,6 +55,7 @@ class Ticks:
     def __init__(self, once: Callable[[], Tick], node: str, host: Host | None = None) -> None:
         self._once, self._node, self._host = once, node, host
         self._ticks: deque[Tick] = deque()
+        self._colours = Colours()
 
     def __call__(self) -> Snapshot:
         """Make a tick. Power is the mean since the oldest tick within the window."""
@@ -63,7 +65,9 @@ class Ticks:
         while len(self._ticks) > 1 and tick.time_ns - self._ticks[0].time_ns > WINDOW_NS:
             self._ticks.popleft()
         self._ticks.append(tick)
-        newest = snapshot(tick, self._ticks[0] if len(self._ticks) > 1 else None, node=self._node)
+        self._colours.add(tick)
+        before = self._ticks[0] if len(self._ticks) > 1 else None
+        newest = snapshot(tick, before, node=self._node, colours=self._colours.now)
         return self._host.add(newest, tick) if self._host is not None else newest
 
 

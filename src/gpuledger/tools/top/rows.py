@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from operator import attrgetter
@@ -11,6 +9,7 @@ from operator import attrgetter
 from gpuledger.model import NO_PROCESS, Owner
 from gpuledger.tools.top.feed import LocalProcess
 from gpuledger.tools.top.text import OWNER_STYLES
+from gpuledger.web.snapshot.colours import COLOURS, first_choice
 from gpuledger.web.snapshot.schema import MEASURED, AllocationRow, ContainerRow, ProcessRow, Snapshot, UseRow, sum_known
 
 GROUPINGS = ("process", "container", "pod", "namespace", "user")
@@ -150,15 +149,10 @@ def is_match(row: TableRow, search: str) -> bool:
 
 
 def owner_styles(snapshot: Snapshot) -> dict[str, str]:
-    """A colour for each owner, as on the page: by a checksum of its name, or the next one with the fewest owners."""
-    styles: dict[str, str] = {}
-    taken: Counter[str] = Counter()
+    """The colour of each owner, as on the page."""
     uses: Iterable[UseRow | AllocationRow] = (*snapshot.processes, *snapshot.containers, *snapshot.allocations)
-    for owner in sorted({use.owner for use in uses}):
-        first = zlib.crc32(owner.encode("utf-8", "replace")) % len(OWNER_STYLES)
-        styles[owner] = min(OWNER_STYLES[first:] + OWNER_STYLES[:first], key=taken.__getitem__)
-        taken[styles[owner]] += 1
-    return styles
+    colours = snapshot.colours
+    return {use.owner: OWNER_STYLES[colours.get(use.owner, first_choice(use.owner)) % COLOURS] for use in uses}
 
 
 def _words(use: Use) -> str:

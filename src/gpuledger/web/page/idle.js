@@ -36,6 +36,7 @@ export class IdleList {
     const cost = allocation.period_joules === null ? hours : `${hours}, ${joules(allocation.period_joules)}`;
     say(text, `${allocation.owner}: idle for ${duration(now - allocation.idle_since)} (${STATES[allocation.state]}) since `
       + `${dateTime(allocation.idle_since)}, ${cost}${allocation.free_command ? "; to free it: " : ""}`);
+    command.hidden = !allocation.free_command;
     say(command, allocation.free_command);
     return node;
   }

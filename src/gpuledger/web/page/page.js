@@ -1,14 +1,13 @@
 // The page: receives snapshots and draws at most once per frame. The view is stored in the address.
 
 import { Cards } from "./cards.js";
-import { choose } from "./colours.js";
+import { learn } from "./colours.js";
 import { el, find, mark, say } from "./dom.js";
 import { NONE, bytesOf, clock, count, watts } from "./format.js";
 import { showHealth } from "./health.js";
 import { Live } from "./live.js";
 import { Past } from "./past.js";
 import { Power } from "./power.js";
-import { ownersOf } from "./rows.js";
 import { showServers } from "./servers.js";
 import { Table } from "./table.js";
 
@@ -104,7 +103,7 @@ function sums(snapshot) {
 function draw() {
   isDrawPending = false;
   const snapshot = newest;
-  choose(ownersOf(snapshot), past.owners.rows.keys());
+  learn(Object.entries(snapshot.colours));
   say(find("node"), snapshot.recording ? "recording" : snapshot.node);
   find("recording").hidden = !snapshot.recording;
   find("own").hidden = !snapshot.viewer;
@@ -126,7 +125,10 @@ async function fetchPast() {
   isFetching = true;
   try {
     const answer = await fetch("api/v1/history", { cache: "no-store" });
-    if (answer.ok) past = new Past(await answer.json());
+    if (!answer.ok) throw new Error(answer.statusText);
+    const hour = await answer.json();
+    learn(hour.owners.rows.map(({ owner, colour }) => [owner, colour]));
+    past = new Past(hour);
   } catch {
     // the next snapshot tries again
   }

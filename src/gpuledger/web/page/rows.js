@@ -23,11 +23,6 @@ export function methodsOf(row) {
   return lines.length ? [`Energy ${sum} =`, ...lines.map((line, index) => (index ? `+ ${line}` : line))] : [];
 }
 
-// The owners of a snapshot, with those of allocations that are not used.
-export function ownersOf(snapshot) {
-  return [...snapshot.processes, ...snapshot.containers, ...snapshot.allocations].map((row) => row.owner);
-}
-
 const total = (parts) => Object.values(parts).reduce((sum, part) => sum + part, 0);
 
 // Whether the snapshot lists processes; if not, containers represent them.
@@ -75,9 +70,9 @@ function restRow(gpu, rows, listed, viewer) {
   }];
 }
 
-// An allocation without a process, if its owner asked for a part of a GPU or no other owner uses the GPU.
+// An allocation without a row of a process, if its owner asked for a part of a GPU or no other owner uses the GPU.
 function unusedRows(snapshot, rows) {
-  const using = new Set(rows.filter((row) => !row.gone).map((row) => keyOf(row.fields)));
+  const using = new Set(rows.map((row) => keyOf(row.fields)));
   const idle = new Set(snapshot.gpus.filter((gpu) => gpu.in_use === false).map((gpu) => gpu.uuid));
   return snapshot.allocations
     .filter((allocation) => allocation.state === "no_process" && !using.has(keyOf(allocation))

@@ -139,9 +139,10 @@ export class Table {
     if (!this.rows) return;
     this.mirror();
     const rows = matching(this.rows, this.view.filter);
-    const sum = sumOf(rows, "", "Sum");
+    const [sum, all] = [sumOf(rows, "", "Sum"), sumOf(this.rows, "", "")];
+    // The units are those of all rows, so that a filter changes none.
     this.units = {
-      memory: inUnitOf("bytes", sum.memory), watts: inUnitOf("watts", sum.watts), joules: inUnitOf("joules", sum.joules),
+      memory: inUnitOf("bytes", all.memory), watts: inUnitOf("watts", all.watts), joules: inUnitOf("joules", all.joules),
     };
     const lines = this.view.group ? this.byGroup(rows) : sorted(rows, this.view);
     const nodes = [];
@@ -189,7 +190,7 @@ export class Table {
     find("sm-note").hidden = !(sum.sm > 1);
     const more = find("more");
     more.hidden = lines <= this.most;
-    say(more, `Show ${count(Math.min(MORE, lines - this.most))} more of ${count(lines)}`);
+    say(more, more.hidden ? "" : `Show ${count(Math.min(MORE, lines - this.most))} more of ${count(lines)}`);
   }
 
   // Update the controls to match the view, which the address bar may have changed.

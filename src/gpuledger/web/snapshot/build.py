@@ -22,10 +22,12 @@ from gpuledger.model import (
 )
 from gpuledger.model.readings import Labelled
 from gpuledger.model.tick import use_identity
+from gpuledger.web.snapshot.colours import first_choice, owners_of
 from gpuledger.web.snapshot.problems import problems
 from gpuledger.web.snapshot.schema import (
     AllocationRow,
     ContainerRow,
+    Counts,
     DriverState,
     Energy,
     Gpu,
@@ -41,8 +43,11 @@ MIN_INTERVAL_NS = 50_000_000
 """Power from energy over a shorter time is noise: the counter rises in steps of about 20 ms."""
 
 
-def snapshot(tick: Tick, before: Tick | None = None, *, node: str = "") -> Snapshot:
-    """The snapshot of `tick`. Power is the mean since the earlier tick `before`."""
+def snapshot(tick: Tick, before: Tick | None = None, *, node: str = "", colours: Counts | None = None) -> Snapshot:
+    """The snapshot of `tick`. Power is the mean since the earlier tick `before`.
+
+    Without `colours`, those of owners follow from their names alone.
+    """
     power = _Power(tick, before)
     allocated: dict[str, set[str]] = {}
     for allocation in tick.owners.allocations:
@@ -60,6 +65,7 @@ def snapshot(tick: Tick, before: Tick | None = None, *, node: str = "") -> Snaps
         containers=tuple(_container(use, power) for use in tick.containers),
         allocations=tuple(_allocation(use, tick.time_ns) for use in tick.allocations if use.state),
         servers=tuple(_server(server) for server in tick.servers or ()),
+        colours={owner: first_choice(owner) for owner in owners_of(tick)} if colours is None else colours,
         dropped_processes=tick.dropped_processes,
         providers=tuple(_provider(health) for health in tick.owners.providers),
         unresolved=dict(tick.owners.unresolved),

@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 
 from gpuledger.model import Reading, Tick
 from gpuledger.web.snapshot.build import booked_times
+from gpuledger.web.snapshot.colours import Colours
 from gpuledger.web.snapshot.schema import VERSION, sum_known
 
 LENGTH_S, OLDER_LENGTH_S = 600, 3600
@@ -60,6 +61,7 @@ class OwnerHistory:
     """One owner; each column has a value for each time, oldest first, with 24 bits of precision."""
 
     owner: str
+    colour: Annotated[int, "Number of its colour, as in a snapshot."] = 0
     memory_bytes: Annotated[Column, "Includes inferred memory."]
     watts: Annotated[Column, "Mean since the previous time."]
 
@@ -190,6 +192,7 @@ class History:
     def __init__(self, interval_s: float) -> None:
         self._interval_s = interval_s
         self._lock = threading.Lock()
+        self.colours = Colours()
         self._clear()
 
     def _clear(self) -> None:
@@ -203,6 +206,7 @@ class History:
         """Add a tick, unless the current step has one already."""
         now = tick.time_ns / 1e9
         with self._lock:
+            self.colours.add(tick)
             if now < self._gpus.time_s:  # the clock was set back: earlier times would be out of order
                 self._clear()
             if self._newer is None or tick.time_ns - self._newer.time_ns >= SMOOTH_NS:
@@ -234,7 +238,10 @@ class History:
             owners=OwnerSeries(
                 step_seconds=owner_ring.step_s,
                 times=times,
-                rows=tuple(OwnerHistory(owner=name, **columns) for name, columns in owners.items()),
+                rows=tuple(
+                    OwnerHistory(owner=name, colour=self.colours.of(name), **columns)
+                    for name, columns in owners.items()
+                ),
                 unowned_watts=unowned["watts"],
             ),
         )

@@ -22,6 +22,7 @@ from gpuledger.model import (
     Tick,
 )
 from gpuledger.web.snapshot.build import snapshot
+from gpuledger.web.snapshot.colours import first_choice
 from gpuledger.web.snapshot.history import Past
 from gpuledger.web.snapshot.schema import Gpu, Others, Snapshot, sum_known
 
@@ -76,7 +77,7 @@ def own_snapshot(tick: Tick, before: Tick | None, scope: Scope, *, node: str = "
 def own_past(past: Past, names: frozenset[str]) -> Past:
     """The history of the owners with these names. That of GPUs would show when others used them."""
     unknown = (None,) * len(past.owners.times)
-    rows = tuple(row for row in past.owners.rows if row.owner in names)
+    rows = tuple(replace(row, colour=first_choice(row.owner)) for row in past.owners.rows if row.owner in names)
     return replace(
         past, gpus=replace(past.gpus, rows=()), owners=replace(past.owners, rows=rows, unowned_watts=unknown)
     )

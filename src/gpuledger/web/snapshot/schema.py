@@ -263,6 +263,7 @@ class Snapshot:
     containers: tuple[ContainerRow, ...] = ()
     allocations: Annotated[tuple[AllocationRow, ...], "Allocations in force."] = ()
     servers: Annotated[tuple[ServerRow, ...], "Servers of language models, with --tokens.scrape."] = ()
+    colours: Annotated[Counts, "Colours of owners, 0 to 7; kept while the exporter runs."] = field(default_factory=dict)
     dropped_processes: Annotated[int, "Rows left out since the start because of --process.max."] = 0
     providers: Annotated[tuple[Provider, ...], "Providers of names."] = ()
     unresolved: Annotated[Counts, "Processes whose owner is not fully known, by reason."] = field(default_factory=dict)
