@@ -52,9 +52,10 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Tracked files, with the wheels for build and runtime, because the build has no package index."""
     tree = tmp_path_factory.mktemp("sources")
     checkout.copy_to(tree)
-    download = (sys.executable, "-m", "pip", "download", "-q", "-c", "constraints.txt", "-d", "deploy/wheels",
+    download = (sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", "deploy/wheels",
                 "--only-binary=:all:", "--python-version", "3.11", "--platform", "manylinux2014_x86_64")  # fmt: skip
-    subprocess.run([*download, "bcrypt", "h2", "PyYAML", "hatchling"], cwd=tree, check=True)
+    files = ("-r", "deploy/requirements.txt", "-r", "deploy/build-requirements.txt")
+    subprocess.run([*download, *files], cwd=tree, check=True)
     return tree
 
 
