@@ -2,7 +2,9 @@
 #
 #   docker build -t gpuledger .
 #
-# BASE is any Debian 12 or newer; pin it by digest for reproducible images. COMMIT is shown by `gpuledger --version`.
+# BASE is any Debian 12 or newer; pin it by digest (debian@sha256:...) for reproducible images. It is a tag here because a
+# digest in this file would keep Debian's security updates out; release.yml resolves the digest once, builds all platforms
+# on it and records it in the provenance of the image. COMMIT is shown by `gpuledger --version`.
 # WHEELS=--no-index installs dependencies only from deploy/wheels/, for builds without a package index. See
 # docs/docker.md.
 ARG BASE=debian:bookworm-slim
@@ -12,15 +14,17 @@ ARG WHEELS=""
 ARG COMMIT=""
 RUN apt-get update -qq && apt-get install -y -qq --no-install-recommends python3-venv >/dev/null
 WORKDIR /src
-COPY constraints.txt pyproject.toml hatch_build.py README.md LICENSE NOTICE ./
+COPY pyproject.toml hatch_build.py README.md LICENSE NOTICE ./
 COPY src src
 COPY deploy/man deploy/man
 COPY deploy/completion deploy/completion
-COPY constraints.txt deploy/requirements.txt deploy/wheels* wheels/
+COPY deploy/requirements.txt deploy/build-requirements.txt deploy/wheels* wheels/
 # Build the wheel as a release does. Only the wheel and its dependencies are copied to the final image.
 RUN python3 -m venv /opt/tools \
- && SOURCE_COMMIT="${COMMIT}" /opt/tools/bin/pip wheel -q --no-cache-dir --no-deps ${WHEELS} --find-links wheels \
-      -c constraints.txt -w /dist . \
+ && /opt/tools/bin/pip install -q --no-cache-dir ${WHEELS} --find-links wheels --require-hashes \
+      -r wheels/build-requirements.txt \
+ && SOURCE_COMMIT="${COMMIT}" /opt/tools/bin/pip wheel -q --no-cache-dir --no-deps --no-index --no-build-isolation \
+      -w /dist . \
  && python3 -m venv --without-pip /opt/gpuledger \
  && /opt/tools/bin/pip --python /opt/gpuledger/bin/python install -q --no-cache-dir --no-compile ${WHEELS} \
       --find-links wheels --require-hashes -r wheels/requirements.txt \

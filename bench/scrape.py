@@ -26,8 +26,8 @@ LAST_CHUNK = b"\r\n0\r\n\r\n"
 class Scraper:
     """Scrapes over one connection as long as the exporter keeps it open. A new connection is part of the scrape."""
 
-    def __init__(self, port: int, kind: str) -> None:
-        self._port = port
+    def __init__(self, port: int, kind: str, source: str = "127.0.0.1") -> None:
+        self._port, self._source = port, source
         self._request = (
             f"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nUser-Agent: bench\r\n{HEADERS[kind]}\r\n".encode()
         )
@@ -73,7 +73,7 @@ class Scraper:
             self._sock = None
 
     def _connect(self) -> socket.socket:
-        self._sock = socket.create_connection(("127.0.0.1", self._port), timeout=30)
+        self._sock = socket.create_connection(("127.0.0.1", self._port), 30, (self._source, 0))
         self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return self._sock
 

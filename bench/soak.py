@@ -1,9 +1,9 @@
 """`python -m bench.soak [--minutes 12]`: soak test with a month of failures in minutes.
 
-One tick every 100 ms on a node with 8 GPUs. 100,000 real processes in real cgroups start and exit, four per
-container. Docker and the kubelet restart, the driver is unloaded and loaded, GPUs are lost, and clients misbehave.
-The test checks that memory, threads and open files stay constant, that the books balance, and that scrapes stay as
-fast as before.
+One tick a second on a node with 8 GPUs. 100,000 real processes in real cgroups start and exit, four per
+container. Docker and the kubelet restart, the driver is unloaded and loaded, GPUs are lost, and clients, servers and
+daemons of local users misbehave (`attackers.py`). The test checks that memory, threads and open files stay constant,
+that the books balance, that no probe, scrape or tick fails, and that scrapes stay as fast as before.
 """
 
 from __future__ import annotations
@@ -20,16 +20,18 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
 from statistics import median
 
-from bench import exporters
+from bench import attackers, exporters
 from bench.processes import memory_mb
 from bench.scrape import PLAIN, PROMETHEUS, Scraper, quantile
 from bench.table import Budget, table
 from tests import fakedriver
+from tests.hostile.clients import PROBE_S
 from tests.owners.providers.docker_server import FakeDocker, http, listed
 from tests.owners.providers.kubelet_server import KubeletServer
 
@@ -41,6 +43,8 @@ EVERY_S = {"docker": 20.0, "kubelet": 25.0, "driver unloaded": 90.0, "GPU lost":
 TROUBLE = {"driver unloaded": ["unloaded"], "GPU lost": ["lost 3", "error nvmlDeviceGetPowerUsage code=999"]}
 TROUBLE_S = 2.0
 CGROUPS = Path("/sys/fs/cgroup")
+SCRAPER = "127.0.0.77"
+"""Address of the configured scraper."""
 RESULTS = Path(__file__).with_name("SOAK.md")
 
 
@@ -118,11 +122,13 @@ class Watch:
     looks: list[Look] = field(default_factory=list)
     scrapes: list[tuple[float, float]] = field(default_factory=list)
     refused: int = 0
+    probes: tuple[int, int] = (0, 0)
+    """Health checks, and those that failed."""
     ended: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> None:
         began = time.monotonic()
-        scraper = Scraper(self.port, PROMETHEUS)
+        scraper = Scraper(self.port, PROMETHEUS, SCRAPER)
         while not self.ended.wait(0.25):
             at = time.monotonic() - began
             try:
@@ -133,6 +139,9 @@ class Watch:
             if not self.looks or at - self.looks[-1].at_s > 2:
                 self.looks.append(self.look(at))
         scraper.close()
+
+    def probe(self) -> None:
+        self.probes = attackers.probes(self.port, self.ended, PROBE_S)
 
     def look(self, at: float) -> Look:
         threads, fds = (len(list(Path(f"/proc/{self.pid}/{what}").iterdir())) for what in ("task", "fd"))
@@ -152,7 +161,7 @@ def attack(port: int, ended: threading.Event) -> None:
         held = []
         for _ in range(chosen.choice((1, 1, 5, 40))):
             with contextlib.suppress(OSError):
-                sock = socket.create_connection(("127.0.0.1", port), timeout=2)
+                sock = socket.create_connection(("127.0.0.1", port), 2, (f"127.0.2.{chosen.randint(1, 4)}", 0))
                 held.append(sock)
                 sock.sendall(chosen.choice(bad))
                 if chosen.random() < 0.3:
@@ -184,20 +193,22 @@ def soak(minutes: float, processes: int) -> Result:
     scenario = fakedriver.h200_node(gpus=GPUS, processes=0)
     path = exporters.WORK / "soak.scenario"
     crowd = Crowd(scenario, path)
-    with tempfile.TemporaryDirectory(prefix="soak-") as text, contextlib.closing(crowd):
+    with tempfile.TemporaryDirectory(prefix="soak-") as text, contextlib.closing(crowd), ExitStack() as attacks:
         folder = Path(text)
         crowd.show()
         kubelet = KubeletServer(folder / "kubelet.sock")
         kubelet.give("ml", "train-0", "main", "nvidia.com/gpu", "GPU-00000000-0000-4000-8000-000000000000")
         kubelet.start()
         docker = _docker(folder, crowd)
+        evil = attacks.enter_context(attackers.servers())
         flags = (
             "--environment=kubernetes", "--cri.socket=", f"--pod-resources-socket={folder}/kubelet.sock",
-            f"--docker.host=unix://{folder}/d.sock", "--tick.interval=100ms", "--metric-retention=5s",
-            f"--journal.path={folder}/journal", "--web.max-connections=32",
+            f"--docker.host=unix://{folder}/d.sock", "--tick.interval=1s", "--metric-retention=5s",
+            f"--journal.path={folder}/journal", *evil,
         )  # fmt: skip
         node = exporters.Node(path, GPUS, ALIVE)
         with exporters.running(exporters.gpuledger(*flags), "gpuledger", node) as exporter, _watched(exporter) as watch:
+            attacks.enter_context(attackers.clients(exporter.port, watch.ended))
             began = time.monotonic()
             each_s = 60 * minutes * IN_A_CONTAINER / processes
             often = {what: _Often(every_s) for what, every_s in EVERY_S.items()}
@@ -225,7 +236,8 @@ def soak(minutes: float, processes: int) -> Result:
                 time.sleep(STEP_S)
             took = (time.monotonic() - began) / 60
             crowd.show()
-            watch.ended.set()  # the attacks have ended
+            attacks.close()  # the attacks have ended
+            watch.ended.set()
             time.sleep(2)
             watch.looks.append(watch.look(took * 60))
             off, joules, values = _balance(exporter.port)
@@ -267,7 +279,7 @@ def _docker(folder: Path, crowd: Crowd) -> FakeDocker:
 @contextlib.contextmanager
 def _watched(exporter: exporters.Running) -> Iterator[Watch]:
     watch = Watch(exporter.pid, exporter.port)
-    targets: list[Callable[[], None]] = [watch.run, *[lambda: attack(exporter.port, watch.ended)] * 4]
+    targets: list[Callable[[], None]] = [watch.run, watch.probe, *[lambda: attack(exporter.port, watch.ended)] * 4]
     threads = [threading.Thread(target=target, daemon=True) for target in targets]
     for thread in threads:
         thread.start()
@@ -313,7 +325,10 @@ def budgets(result: Result) -> list[Budget]:
         Budget("threads, last third minus first third", 1, _rise(early, late, "threads"), ""),
         Budget("open files, last third minus first third", 8, _rise(early, late, "fds"), ""),
         Budget("largest imbalance of a GPU's ledger", 0, max(abs(mj) for mj in result.off_mj), " mJ"),
+        Budget("largest RSS", 256, max(look.rss_mb for look in watch.looks), " MB"),
         Budget("refused scrapes", 0, watch.refused, ""),
+        Budget("failed probes", 0, watch.probes[1], ""),
+        Budget("missed ticks", 1, 100 * result.missed_ticks / (result.ticks + result.missed_ticks), " %"),
         Budget("p99 of scrapes, last third / first third", 1.5, p99[1] / p99[0], ""),
     ]
 
@@ -335,9 +350,10 @@ def report(result: Result, checked: list[Budget]) -> str:
             "# Soak test",
             "",
             f"Written by `python -m bench.soak`: {result.processes:,} real processes in {containers:,} containers",
-            f"started and exited in {result.minutes:.1f} minutes, with {result.ticks:,} ticks of 100 ms",
+            f"started and exited in {result.minutes:.1f} minutes, with {result.ticks:,} ticks of 1 s",
             f"({result.missed_ticks:,} more were missed) and {result.joules:,.0f} J. Failures: {failures}.",
-            f"Next to four hostile clients {len(times):,} scrapes succeeded (p50 {p50:.0f} ms, p99 {p99:.0f} ms).",
+            f"Next to four clients that send nonsense and to `bench/attackers.py`, {len(times):,} scrapes",
+            f"(p50 {p50:.0f} ms, p99 {p99:.0f} ms) and {watch.probes[0] - watch.probes[1]:,} probes succeeded.",
             "",
             table(("", "limit", "measured", "verdict"), [budget.row() for budget in checked]),
             "",

@@ -92,6 +92,34 @@ def test_a_printed_configuration_can_be_used(capsys: pytest.CaptureFixture[str],
     assert capsys.readouterr().out == first
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "report\n--prometheus.header=Authorization: Digest user=a, SECRET",
+        "report\n--prometheus.header=Cookie: a,SECRET",
+        "report\n--prometheus.header=SECRET",
+        "report\n--prometheus.url=HTTP://h:9090/?token=SECRET",
+        'report\n--carbon-query=x{token="SECRET"}',
+        'report\n--carbon-query=x{token="a\\"SECRET"}',
+        "serve\n--otlp.headers=x-scope-orgid: a,api-key=SECRET",
+        "serve\n--otlp.headers=api-key:SECRET",
+        "serve\n--otlp.headers=api-key=a,SECRET",
+        "serve\n--otlp.headers=api key=SECRET",
+        "serve\n--otlp.endpoint=https://h/v1/metrics;token=SECRET",
+        "serve\n--otlp.endpoint=h/v1/metrics;token=SECRET",
+        "serve\n--dcgm-exporter.url=http://h/metrics?a=1;b=SECRET",
+        "serve\n--tokens.scrape=ml/a=http://h:1/metrics;SECRET",
+    ],
+)
+def test_secrets_are_not_printed(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither with the settings nor in the message about a malformed one."""
+    main([*words.split("\n"), "--print-config"])
+    captured = capsys.readouterr()
+
+    assert "***" in captured.out + captured.err
+    assert "SECRET" not in captured.out + captured.err
+
+
 def test_help_shows_the_usual_settings_first(capsys: pytest.CaptureFixture[str]) -> None:
     """The others are in `--help-all`; a hidden flag works as well."""
     main(["serve", "--help"])

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from importlib.metadata import Distribution
 from pathlib import Path
 
 import pytest
@@ -160,15 +161,16 @@ def test_an_audit_of_nothing_fails() -> None:
     assert audit.exit_code(["x"], nothing[1], strict=False) == 1
 
 
-def test_packages_of_the_image_have_hashes() -> None:
-    """All packages that `gpuledger[auth]` needs, in the versions of constraints.txt, with wheels for both machines."""
-    lines = hashes.OUT.read_text().replace("\\\n", "").splitlines()[1:]
+@pytest.mark.parametrize(
+    ("file", "needed"), [(hashes.IMAGE, sbom.needed("gpuledger", "auth")), (hashes.BUILD, sbom.needed("hatchling"))]
+)
+def test_packages_of_the_image_have_hashes(file: Path, needed: dict[str, Distribution]) -> None:
+    """All that `gpuledger[auth]` and its build need, as in constraints.txt, with wheels for both machines."""
+    lines = file.read_text().replace("\\\n", "").splitlines()[1:]
     listed = dict(line.split()[0].split("==") for line in lines)
 
-    assert listed == hashes.versions()
-    assert {name.lower() for name in listed} == {name.lower() for name in sbom.needed("gpuledger", "auth")} - {
-        "gpuledger"
-    }
+    assert listed == hashes.versions(file)
+    assert {name.lower() for name in listed} == {name.lower() for name in needed} - {"gpuledger"}
     assert all(line.count("--hash=sha256:") >= (2 if "bcrypt" in line or "PyYAML" in line else 1) for line in lines)
 
 

@@ -40,6 +40,15 @@ def test_commands_exist_and_rights_are_few(path: Path) -> None:
     assert all((ROOT / name).exists() for name in re.findall(r"(?:bash|uses:) (\.[\w./-]+)", text))
 
 
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_actions_are_pinned_by_commit(path: Path) -> None:
+    """A tag or branch can be moved; Dependabot updates the commit and the version behind it."""
+    actions = re.findall(r"uses: ([^.\s].*)", path.read_text())
+
+    assert actions
+    assert [action for action in actions if not re.match(r"[\w/-]+@[0-9a-f]{40}  # v\d+\.\d+\.\d+", action)] == []
+
+
 def test_a_release_is_tested_signed_and_approved() -> None:
     """From a tag: tests first, then all artifacts with attestations, an SBOM, and the image for both architectures."""
     jobs = read(FOLDER / "release.yml")["jobs"]

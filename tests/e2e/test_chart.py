@@ -135,3 +135,23 @@ def test_permissions(cluster: Cluster) -> None:
         {"verbs": ["list", "watch"], "apiGroups": [""], "resources": ["pods"]},
         {"verbs": ["get"], "apiGroups": ["resource.k8s.io"], "resources": ["resourceclaims"]},
     ]
+
+
+@pytest.mark.parametrize(
+    ("words", "selector"),
+    [
+        ("", 'job="gpuledger"'),
+        ("--set=nameOverride=gpus", 'job="gpus"'),
+        ("--set=serviceMonitor.jobLabel=app.kubernetes.io/component", 'job="exporter"'),
+        ('--set=prometheusRule.selector=team="gpu"', 'team="gpu"'),
+    ],
+)
+def test_rules_and_fleet_select_the_job_of_the_monitors(words: str, selector: str) -> None:
+    """Also if a value changes the job; otherwise they would be without data."""
+    text = helm("template", RELEASE, str(CHART), "--set=prometheusRule.enabled=true", "--set=fleet.enabled=true",
+                "--set=fleet.prometheusUrl=http://p:9090", *filter(None, [words]))  # fmt: skip
+
+    assert f"container_gpu_busy_seconds_total{{{selector}, " in text
+    if words:
+        assert "--prometheus.selector=" + selector.replace('"', '\\"') in text
+        assert 'job="gpuledger"' not in text

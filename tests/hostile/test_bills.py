@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from contextlib import ExitStack
+from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
+import yaml
 
 from tests.cli.running import gpuledger, serving, surroundings
+from tests.real.daemons import run
 from tests.real.history import History, remembering
 from tests.real.scriptednode import Node, column, report
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.needs("prometheus")
 
+MIXIN = Path(__file__).parents[1] / "mixin"
+OWN = 'job="gpuledger"'
 TENANT = "tenant"
 """The job of the scrape configuration for servers of tenants."""
 
@@ -80,3 +86,23 @@ def test_metrics_of_a_tenant_are_no_idle_gpu() -> None:
         found = json.loads(gpuledger("idle", f"--prometheus.url={server.url}", "--json", "--min=0s").stdout)
 
     assert [allocation["pod"] for allocation in found["allocations"]] == ["node"]
+
+
+@pytest.mark.needs("promtool")
+@pytest.mark.parametrize("name", ["rules_test.yml", "namespaces_test.yml", "tokens_test.yml"])
+def test_metrics_of_a_tenant_are_in_no_recorded_series(tmp_path: Path, name: str) -> None:
+    """A tenant's target exposes all series of the exporters, with its own GPUs: recorded series are unchanged."""
+    tests = yaml.safe_load((MIXIN / name).read_text())
+    tests["rule_files"] = [str((MIXIN / path).resolve()) for path in tests["rule_files"]]
+    forged = 0
+    for test in tests["tests"]:
+        own = [series for series in test["input_series"] if OWN in series["series"]]
+        forged += len(own)
+        test["input_series"] += [
+            {**series, "series": re.sub('(uuid|instance)="', r'\1="evil-', series["series"].replace(OWN, 'job="evil"'))}
+            for series in own
+        ]
+    (tmp_path / name).write_text(yaml.safe_dump(tests))
+
+    assert forged > 2
+    assert "SUCCESS" in run("promtool", "test", "rules", str(tmp_path / name))

@@ -32,6 +32,13 @@ OWNERS = [
 ]  # fmt: skip
 
 
+def test_root_in_containers_without_names() -> None:
+    """Two tenants work as uid 0 in nameless containers of one image: no fingerprint is kept for the next one."""
+    owners = [Owner(container_id=name, image="torch") for name in ("c1", "c2")]
+
+    assert [workload_of(GPU, facts(0), owner) for owner in owners] == [None, None]
+
+
 @pytest.mark.parametrize(("mine", "theirs"), OWNERS)
 def test_another_user_with_the_same_names(mine: Owner, theirs: Owner) -> None:
     """A tenant gives its program, container and image the names of another tenant's: the fingerprints stay apart."""

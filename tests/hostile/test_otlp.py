@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
 from dataclasses import replace
 
 import pytest
 
 from gpuledger.config.load import load
 from gpuledger.integrations.otlp.push import MOST_BYTES, Push, create_push
+from gpuledger.integrations.otlp.request import Points
 from gpuledger.model import ContainerUse, Owner, Tick
 from gpuledger.net.protobuf import bytes_field, number_field
 from tests.builders import pod_tick
@@ -47,6 +50,29 @@ def test_more_than_a_request_can_hold() -> None:
     assert (push.health.dropped, push.health.waiting, push.health.up) == ((), 0, True)
     values = [received.values() for received in server.received]
     assert sum(map(len, values)) == len({key for part in values for key in part}) == push.health.sent_points
+
+
+def test_processes_that_come_and_go() -> None:
+    """A tenant starts ever new processes: no attributes are kept for those that are gone."""
+    points = Points()
+
+    def collect(first: int, last: int) -> None:
+        for second in range(first, last):
+            tick = pod_tick(3, 100)
+            (use,) = tick.processes
+            pids = range(1000 * second, 1000 * second + 100)
+            uses = (replace(use, resident=replace(use.resident, pid=pid)) for pid in pids)
+            points.collect(replace(tick, processes=tuple(uses)))
+
+    collect(0, 20)
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    collect(20, 80)
+    gc.collect()
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert after - before < 2 << 20
 
 
 @pytest.mark.parametrize("count", [1 << 62, 1 << 63, (1 << 64) - 1, -(10**30) % (1 << 64)])

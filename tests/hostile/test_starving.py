@@ -109,27 +109,45 @@ threads = [threading.Thread(target=read, args=(number,)) for number in range(cou
 for thread in threads:
     thread.start()
 """
-"""Readers in a process of their own, so that they do not wait for the test."""
+"""Readers in a process of their own, so that they do not wait for the test; niced, because they are on other hosts."""
+
+
+SECONDS = 24
+"""Of which one tick may be late, 4 %."""
+ROUNDS = 3
+"""Other tests may have the cores meanwhile."""
 
 
 def ticks(exporter: Running) -> tuple[float, float]:
     """Ticks that were made, and ticks that were missed."""
-    values = dict(
-        re.findall(
-            r"^gpuledger_ticks(_missed)?_total (\S+)$", exporter.get("/metrics?collect[]=exporter"), re.MULTILINE
-        )
-    )
+    body = exporter.get("/metrics?collect[]=exporter")
+    values = dict(re.findall(r"^gpuledger_ticks(_missed)?_total (\S+)$", body, re.MULTILINE))
     return float(values[""]), float(values["_missed"])
+
+
+def joules(exporter: Running) -> tuple[float, float]:
+    """The energy of all GPUs, and that without an owner because ticks were late."""
+    body = exporter.get("/metrics?collect[]=gpu")
+    gaps = re.findall(r'^gpu_unattributed_energy_joules_total\{.*reason="gap".*\} (\S+)$', body, re.MULTILINE)
+    wholes = re.findall(r"^gpu_energy_joules_total\{.*\} (\S+)$", body, re.MULTILINE)
+    return sum(map(float, wholes)), sum(map(float, gaps))
 
 
 @pytest.mark.parametrize("groups", ["", "exporter gpu mig process container allocation tokens activity engines"])
 def test_many_readers(tmp_path: Path, groups: str) -> None:
-    """50 clients read 8 x 1,000 processes without gzip, or random groups, again and again: ticks go on."""
+    """50 clients read 8 x 1,000 processes without gzip, or random groups, again and again: ticks and books go on."""
     with busy_exporter(tmp_path, processes=1000, flags=("--process.max=8000",)) as exporter:
         time.sleep(3)  # the first ticks take longer
-        before = ticks(exporter)
-        words = [sys.executable, "-c", CLIENTS, str(port(exporter)), "50", "8", groups]
-        subprocess.run(words, check=True, timeout=120)
-        made, missed = (now - then for now, then in zip(ticks(exporter), before, strict=True))
+        before_j = joules(exporter)
+        for _ in range(ROUNDS):
+            before = ticks(exporter)
+            words = ["nice", "-n", "19", sys.executable, "-c", CLIENTS, str(port(exporter)), "50", str(SECONDS), groups]
+            subprocess.run(words, check=True, timeout=120)
+            made, missed = (now - then for now, then in zip(ticks(exporter), before, strict=True))
+            if missed <= 0.05 * (made + missed):
+                break
+        whole_j, gap_j = (now - then for now, then in zip(joules(exporter), before_j, strict=True))
 
-    assert made > missed, f"{missed:g} of {made + missed:g} ticks were missed"
+    assert missed <= 0.05 * (made + missed), f"{missed:g} of {made + missed:g} ticks were missed"
+    assert whole_j > 0
+    assert gap_j <= 0.01 * whole_j, f"{gap_j:g} of {whole_j:g} J have no owner"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gc
 import gzip
+import threading
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import BinaryIO
 
 import pytest
 
@@ -78,6 +80,24 @@ def test_compressed_lines_without_content() -> None:
         source = Page(parse_place(evil.url), 10.0, LIMITS)
         began_s = time.thread_time()
         with pytest.raises(UpstreamError, match="lines"):
+            source.read()
+        used_s = time.thread_time() - began_s
+
+    assert used_s < MOST_CPU_S
+
+
+def test_tiny_chunks() -> None:
+    """A server answers with 1-byte chunks without an end: one read costs at most 0.1 s of CPU."""
+
+    def endless(out: BinaryIO, over: threading.Event) -> None:
+        out.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        while not over.is_set():
+            out.write(b"1\r\n#\r\n" + b"1\r\n \r\n" * 5000 + b"1\r\n\n\r\n")
+
+    with upstream(endless) as evil:
+        source = Page(parse_place(evil.url), 2.0, LIMITS)
+        began_s = time.thread_time()
+        with pytest.raises(UpstreamError, match="small chunks"):
             source.read()
         used_s = time.thread_time() - began_s
 

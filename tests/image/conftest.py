@@ -62,10 +62,11 @@ def sources(release: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     tree = tmp_path_factory.mktemp("sources")
     checkout.copy_to(tree)
     # fmt: off
-    download = (sys.executable, "-m", "pip", "download", "-q", "-c", "constraints.txt", "-d", "deploy/wheels",
+    download = (sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", "deploy/wheels",
                 "--only-binary=:all:", "--platform", "manylinux2014_x86_64", "--python-version", PYTHONS[release])
     # fmt: on
-    subprocess.run([*download, "bcrypt", "h2", "PyYAML", "hatchling"], cwd=tree, check=True)
+    files = ("-r", "deploy/requirements.txt", "-r", "deploy/build-requirements.txt")
+    subprocess.run([*download, *files], cwd=tree, check=True)
     return tree
 
 

@@ -75,7 +75,10 @@ def test_parts() -> None:
         ("http://user@a", "http://***@a"),
         ("user:password@a:9400", "***@a:9400"),
         ("up == 1 and x @ 5", "up == 1 and x @ 5"),
-        ("a?b=c", "a?b=c"),
+        ("a?b=c", "a?b=***"),
+        ("/a?b", "/a?b"),
+        ("https://h/v1/metrics;token=x;y", "https://h/v1/metrics;token=***&***"),
+        ("h/v1;token=x", "h/v1;token=***"),
     ],
 )
 def test_redacted(text: str, shown: str) -> None:

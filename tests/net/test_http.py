@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 
 import pytest
 from hypothesis import example, given
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gpuledger.errors import ConnectError, HttpError
 from gpuledger.net.address import Address
-from gpuledger.net.http import HEAD_LIMIT, Client, Response, ResponseParser
+from gpuledger.net.http import FEW_CHUNKS, HEAD_LIMIT, Client, Response, ResponseParser
 from gpuledger.runtime.deadline import Deadline
 
 PIECES = [
@@ -132,6 +132,17 @@ def test_endless_interim_responses() -> None:
 
     with pytest.raises(HttpError, match="sent no final response"):
         parser.feed(b"HTTP/1.1 100 Continue\r\n\r\n" * 11)
+
+
+@pytest.mark.parametrize(("size", "accepted"), [(1, False), (128, False), (256, True), (2048, True)])
+def test_many_small_chunks(size: int, accepted: bool) -> None:
+    """Chunks of Go's servers have 2 KiB; a response of smaller and smaller ones is given up."""
+    parser = ResponseParser(None)
+    parser.feed(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+    chunks = (b"%x\r\n" % size + b"a" * size + b"\r\n") * (3 * FEW_CHUNKS)
+
+    with nullcontext() if accepted else pytest.raises(HttpError, match="too many small chunks"):
+        assert len(parser.feed(chunks)) == 3 * FEW_CHUNKS * size
 
 
 def test_polling_a_stream() -> None:

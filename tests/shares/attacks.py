@@ -54,11 +54,26 @@ def pid_of(recording: Any, kind: str) -> int:
     return next(int(work["pid"]) for work in recording["truth"] if work["kind"] == kind)
 
 
-def between_samples(recording: Any, pid: int) -> Any:
-    """A recording in which no sample names a process: it works between the samples, whose times it can read."""
+def between_samples(recording: Any, pid: int, every: int = 0) -> Any:
+    """A recording in which no sample names a process: it works between the samples, whose times it can read.
+
+    With `every`, one of so many samples names it.
+    """
+    recording = copy.deepcopy(recording)
+    times = sorted(
+        {sample[1] for row in recording["rows"] for sample in row.get("proc_util") or () if sample[0] == pid}
+    )
+    kept = set(times[every - 1 :: every]) if every else set()
+    for row in recording["rows"]:
+        row["proc_util"] = [of for of in row.get("proc_util") or () if of[0] != pid or of[1] in kept]
+    return recording
+
+
+def beside_an_idle_process(recording: Any, pid: int) -> Any:
+    """A recording with one more process, which never works."""
     recording = copy.deepcopy(recording)
     for row in recording["rows"]:
-        row["proc_util"] = [sample for sample in row.get("proc_util") or () if sample[0] != pid]
+        row["procs"] += [[FIRST, *entry[1:]] for entry in row["procs"] if entry[0] == pid]
     return recording
 
 

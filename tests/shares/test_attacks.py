@@ -12,7 +12,16 @@ import pytest
 from bench import truth
 from bench.replay import Player, Setup
 
-from tests.shares.attacks import FIRST, between_samples, followed, in_short_processes, load, part, pid_of
+from tests.shares.attacks import (
+    FIRST,
+    beside_an_idle_process,
+    between_samples,
+    followed,
+    in_short_processes,
+    load,
+    part,
+    pid_of,
+)
 
 PAIRS = ("p-fp32-copy", "fp32"), ("p-fp32-copy", "copy"), ("p-copy-small", "copy"), ("p-big-small", "big")
 OTHERS = ("p-big-copy", "big"), ("p-copy-decode", "decode")
@@ -84,8 +93,22 @@ def test_gentle_while_alone_next_to_a_known_victim(
 
     part_moved, error = moved(pair, kind, victim_of(pair, kind), recording)
 
-    assert part_moved < 0.15
-    assert part_moved < 2 * error
+    assert part_moved < 0.14
+    assert part_moved < error
+
+
+@pytest.mark.parametrize(("before", "seconds", "power"), [("onesm", 10, 1.0), ("small", 10, 1.0), ("", 6, 0.15)])
+def test_gentle_while_alone_next_to_a_known_victim_with_the_same_work(
+    before: str, seconds: float, power: float
+) -> None:
+    """A limit of the method: nothing shows whose work it is. Half of the energy moves, 3.6 published errors."""
+    pair, kind = OTHERS[1]
+    recording = gentle(pair, kind, before or kind, seconds, power)
+
+    part_moved, error = moved(pair, kind, victim_of(pair, kind), recording)
+
+    assert part_moved < 0.48
+    assert part_moved < 3.6 * error
 
 
 @pytest.mark.parametrize(("pair", "kind"), [*PAIRS, *OTHERS])
@@ -113,14 +136,41 @@ def test_work_between_the_samples(pair: str, kind: str) -> None:
 
     part_moved, error = moved(pair, kind, victim_of(pair, kind), recording)
 
-    assert error > (0.4 if (pair, kind) in PAIRS else 0.1)
-    assert part_moved < (2 if (pair, kind) in PAIRS else 6) * error
+    assert error > (0.46 if (pair, kind) in PAIRS else 0.11)
+    assert part_moved < (1.75 if (pair, kind) in PAIRS else 5.5) * error
+
+
+@pytest.mark.parametrize(("pair", "kind"), [*PAIRS, *OTHERS])
+def test_work_between_most_samples(pair: str, kind: str) -> None:
+    """A process that one of five samples names does not pay 0.39 of the energy; the truth lies within 3 errors."""
+    recording = between_samples(load(pair), pid_of(load(pair), kind), 5)
+
+    part_moved, error = moved(pair, kind, victim_of(pair, kind), recording)
+
+    assert part_moved < 0.39
+    assert part_moved < 3 * error
+
+
+@pytest.mark.parametrize(("before", "kind"), [("onesm", "big"), ("small", "copy")])
+def test_hard_work_beside_an_own_idle_process(before: str, kind: str) -> None:
+    """A process that contradicts what it did alone, next to an idle one, pays for all.
+
+    If the contradiction were left unattributed, as work between the samples of another process, each tenant could
+    have that discount: 0.5 to 0.87 of its energy.
+    """
+    alone, hard = load(f"solo-{before}"), load(f"solo-{kind}")
+    pid = pid_of(hard, kind)
+    recording = followed(part(alone, 10, {pid_of(alone, before): pid}), beside_an_idle_process(hard, pid))
+    own, whole, error = booked_joules(recording, "", pid)
+
+    assert own > 0.97 * whole
+    assert error > 0.4
 
 
 @pytest.mark.parametrize(("pair", "kind"), PAIRS)
 @pytest.mark.parametrize("life_s", [0.5, 2.0])
 def test_many_short_processes(pair: str, kind: str, life_s: float) -> None:
-    """Work in processes of half a second and of two seconds is paid like that of one process, but for 0.15."""
+    """Work in processes of half a second and of two seconds is paid like that of one process, but for 0.07."""
     recording = in_short_processes(load(pair), pid_of(load(pair), kind), life_s)
 
-    assert moved(pair, kind, victim_of(pair, kind), recording)[0] < 0.15
+    assert moved(pair, kind, victim_of(pair, kind), recording)[0] < 0.07

@@ -108,6 +108,21 @@ def test_a_place_is_kept_for_a_client_that_was_served(sock: socket.socket) -> No
     assert places.admit(Connection(sock, Limits(), NOW, "kubelet"))
 
 
+def test_a_kept_place_is_not_taken_from_a_slow_reader() -> None:
+    """A scraper behind a slow link keeps its one place, and loses a second one."""
+    with socket.socket() as first_sock, socket.socket() as second_sock:
+        places = Places(2)
+        first, second = (Connection(sock, Limits(), NOW, "scraper") for sock in (first_sock, second_sock))
+        places.regulars["scraper"] = NOW
+        for connection in (first, second):
+            assert places.admit(connection)
+            connection.waiting_since, connection.sending_since = None, SLOW - 1
+
+        assert places.evict("other", NOW)
+        assert [first.evicted, second.evicted].count(True) == 1
+        assert not places.evict("other", NOW)
+
+
 @pytest.mark.parametrize(
     ("address", "group"),
     [

@@ -5,10 +5,14 @@ from __future__ import annotations
 import gzip
 import threading
 import zlib
+from collections.abc import Iterator
 
 import pytest
 
-from gpuledger.web.streams import BEAT, RETRY, Event, Stream, Streams
+from gpuledger.web.parts import Part, gzipped, inflated
+from gpuledger.web.streams import BEAT, RETRY, Stream, Streams
+
+GREETING = b"retry: 2000\n\n"
 
 
 class Ticks:
@@ -16,9 +20,7 @@ class Ticks:
 
     def __init__(self, most: int = 4, beat_s: float = 5.0) -> None:
         self.number = 0
-        self.streams = Streams(
-            lambda: Event.of(b"data: %d\n\n" % self.number) if self.number else None, most, beat_s=beat_s
-        )
+        self.streams = Streams(lambda: Part([b"%d" % self.number]) if self.number else None, most, beat_s=beat_s)
 
     def tick(self) -> None:
         """One more."""
@@ -32,39 +34,47 @@ class Ticks:
         return stream
 
 
+def event(parts: Iterator[bytes]) -> bytes:
+    """The next event of a stream."""
+    text = b""
+    while not text.endswith(b"\n\n"):
+        text += next(parts)
+    return text
+
+
 def test_the_newest_tick_at_once_and_then_each() -> None:
     """First the delay of reconnects; a client that was slow for three ticks gets the last of them."""
     ticks = Ticks()
     ticks.tick()
-    stream = ticks.join()
+    stream = iter(ticks.join())
 
-    assert next(stream) == RETRY.plain
-    assert next(stream) == b"data: 1\n\n"
+    assert event(stream) == GREETING
+    assert event(stream) == b"data: 1\n\n"
     for _ in range(3):
         ticks.tick()
-    assert next(stream) == b"data: 4\n\n"
+    assert event(stream) == b"data: 4\n\n"
 
 
 def test_it_waits_for_the_next() -> None:
     """And gets it when it comes."""
     ticks = Ticks()
-    stream = ticks.join()
-    next(stream)
+    stream = iter(ticks.join())
+    event(stream)
     timer = threading.Timer(0.05, ticks.tick)
     timer.start()
 
-    assert next(stream) == b"data: 1\n\n"
+    assert event(stream) == b"data: 1\n\n"
     timer.join()
 
 
 def test_a_beat_while_nothing_comes() -> None:
     """A comment, which a browser does not show."""
     ticks = Ticks(beat_s=0.01)
-    stream = ticks.join()
-    next(stream)
+    stream = iter(ticks.join())
+    event(stream)
 
-    assert next(stream) == BEAT.plain
-    assert BEAT.plain.startswith(b":")
+    assert event(stream) == b"".join(inflated([BEAT]))
+    assert b"".join(inflated([BEAT])).startswith(b":")
 
 
 def test_the_number_of_streams_is_limited() -> None:
@@ -88,28 +98,47 @@ def test_streams_end_with_the_exporter(packed: bool) -> None:
     ticks = Ticks()
     ticks.tick()
     stream = ticks.join(gzip=packed)
-    got = [next(stream), next(stream)]
+    parts = stream.parts()
+    first = [next(parts) for _ in range(4)]
     ticks.tick()
-    got.append(next(stream))
+    first += [next(parts) for _ in range(3)]
     ticks.streams.close()
-    got += list(stream)
+    first += list(parts)
 
-    body = b"".join(got)
-    assert (gzip.decompress(body) if packed else body) == RETRY.plain + b"data: 1\n\ndata: 2\n\n"
+    body = b"".join(gzipped(first) if packed else inflated(first))
+    assert (gzip.decompress(body) if packed else body) == GREETING + b"data: 1\n\ndata: 2\n\n"
+    assert b"".join(stream) == b"".join(gzipped([RETRY]) if packed else inflated([RETRY]))
     assert ticks.streams.join(gzip=packed) is None
 
 
-def test_compressed_events_are_read_as_they_come() -> None:
-    """Each can be unpacked when it is there, whatever the stream had before."""
+def test_a_compressed_event_is_sent_as_a_whole() -> None:
+    """No byte of it waits for the next event, and no piece is empty, which would end a chunked body."""
     ticks = Ticks()
     ticks.tick()
-    early = ticks.join(gzip=True)
+    stream = iter(ticks.join(gzip=True))
     reader = zlib.decompressobj(zlib.MAX_WBITS | 16)
-    assert reader.decompress(next(early)) == RETRY.plain
-    assert reader.decompress(next(early)) == b"data: 1\n\n"
+    texts = (reader.decompress(piece) for piece in stream if piece)
+    assert event(texts) == GREETING
+    assert event(texts) == b"data: 1\n\n"
     ticks.tick()
-    late = ticks.join(gzip=True)
-    other = zlib.decompressobj(zlib.MAX_WBITS | 16)
-    other.decompress(next(late))
+    assert event(texts) == b"data: 2\n\n"
 
-    assert reader.decompress(next(early)) == other.decompress(next(late)) == b"data: 2\n\n"
+
+def test_a_slow_reader_of_a_dropped_tick_is_cut_off() -> None:
+    """Parts() bounds the ticks that slow readers hold."""
+    tick = Part([b"1"])
+    streams = Streams(lambda: tick, 1)
+    streams.wake()
+    joined = streams.join(gzip=False)
+    assert joined is not None
+    stream = iter(joined)
+    assert event(stream) == GREETING
+    tick.deflated = None
+
+    with pytest.raises(ConnectionAbortedError):
+        event(stream)
+
+
+def test_no_piece_is_empty() -> None:
+    """An empty chunk would end the body."""
+    assert list(inflated([Part([b"a"]), Part([]), Part([b""]), Part([b"b"])])) == [b"a", b"b"]

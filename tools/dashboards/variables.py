@@ -32,12 +32,13 @@ def datasource() -> Json:
 def places(*, all_nodes: bool = True) -> tuple[Json, ...]:
     """Variables for data source, cluster, job and node.
 
+    Other jobs may have metrics with the same names, so the dashboard starts with the job gpuledger, if there is one.
     Without `all_nodes` the dashboard starts with one node, because one line for each GPU of a fleet would be too many.
     """
     return (
         datasource(),
         labels("cluster", "Cluster", "gpuledger_up"),
-        labels("job", "Job", 'gpuledger_up{cluster=~"$cluster"}'),
+        labels("job", "Job", 'gpuledger_up{cluster=~"$cluster"}', chosen="gpuledger"),
         labels("instance", "Node", 'gpuledger_up{cluster=~"$cluster", job=~"$job"}', has_all=all_nodes),
     )
 
@@ -57,12 +58,13 @@ def workloads() -> tuple[Json, ...]:
     )
 
 
-def labels(name: str, shown: str, series: str, *, label: str = "", has_all: bool = True) -> Json:
-    """Variable with the values of a label."""
+def labels(name: str, shown: str, series: str, *, label: str = "", has_all: bool = True, chosen: str = "") -> Json:
+    """Variable with the values of a label; `chosen` is selected at first, else all."""
+    current: Json = {"selected": True, "text": [chosen or "All"], "value": [chosen or "$__all"]}
     query = f"label_values({series}, {label or name})"
     return {
         "allValue": ".*",
-        "current": {"selected": True, "text": ["All"], "value": ["$__all"]} if has_all else {},
+        "current": current if has_all else {},
         "datasource": SOURCE,
         "definition": query,
         "hide": 0,

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from gpuledger.config.yamlfile import Node
 
 T = TypeVar("T")
-URL = re.compile(r"\b(?:https?|tcp)://\S+")
+URL = re.compile(r"\b(?:https?|tcp)://\S+", re.IGNORECASE)
+TEXT_IN_QUERY = re.compile(r"""(["'`])(?:\\.|(?!\1).)*\1""")
 LARGEST_FILE = 100_000
 """Characters. All settings together need a hundredth of this; a larger file would take seconds to parse."""
 
@@ -40,29 +41,29 @@ def load_as(kind: type[T], flags: Mapping[str, Sequence[str]], environment: Mapp
     values: dict[str, Any] = {}
     for option in options:
         if option.key in flags:
-            parsed = [_parse(option.parse, f"--{option.key}", text) for text in flags[option.key]]
+            parsed = [_parse(option, f"--{option.key}", text) for text in flags[option.key]]
         elif option.variable in environment:
             text = environment[option.variable]
             texts = [part.strip() for part in text.split(",")] if option.many else [text]
-            parsed = [_parse(option.parse, option.variable, text) for text in texts]
+            parsed = [_parse(option, option.variable, text) for text in texts]
         elif older := [name for name in option.variables if environment.get(name) and not _is_link(name, environment)]:
-            parsed = [_parse(option.variables[older[0]], older[0], environment[older[0]])]
+            parsed = [_parse(option, older[0], environment[older[0]], option.variables[older[0]])]
         elif option.key in in_file:
             line, texts = in_file[option.key]
-            parsed = [_parse(option.parse, f"{path}, line {line}: {option.key}", text) for text in texts]
+            parsed = [_parse(option, f"{path}, line {line}: {option.key}", text) for text in texts]
         else:
             parsed = []
         values[option.name] = option.default if not parsed else tuple(parsed) if option.many else parsed[-1]
     return kind(**values)
 
 
-def _parse(parse: Callable[[str], Any], origin: str, text: str) -> Any:
+def _parse(option: Option, origin: str, text: str, parse: Callable[[str], Any] | None = None) -> Any:
     try:
         if any(ord(character) < 32 for character in text):
             raise ValueError("contains a control character; remove it")
-        return parse(text)
+        return (parse or option.parse)(text)
     except ValueError as error:
-        raise ConfigError(f"{origin}: {redacted(text)!r} {error}") from None
+        raise ConfigError(f"{origin}: {redacted(_without_secrets(option.key, text))!r} {error}") from None
 
 
 def check_environment(environment: Mapping[str, str], more: Iterable[Option] = ()) -> None:
@@ -146,6 +147,12 @@ def dump(config: object) -> str:
 
 
 def _without_secrets(key: str, text: str) -> str:
-    if key.endswith((".header", ".headers")) and not text.lower().startswith("x-scope-orgid:"):  # a tenant's name
-        return re.sub(r"([=:]\s*)[^,]+", r"\1***", text)
+    if key.endswith(".header") and not text.lower().startswith("x-scope-orgid:"):  # a tenant's name
+        name, colon, _ = text.partition(":")
+        return f"{name}: ***" if colon else "***"
+    if key.endswith(".headers"):
+        pairs = (pair.partition("=") for pair in text.split(",") if text)
+        return ",".join(f"{name}=***" if equals else "***" for name, equals, _ in pairs)
+    if key == "carbon-query":
+        text = TEXT_IN_QUERY.sub(r"\1***\1", text)
     return URL.sub(lambda url: redacted(url[0]), text)

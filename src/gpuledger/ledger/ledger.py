@@ -5,7 +5,7 @@ processes + retired + idle + unattributed = energy of the GPU, after every tick,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import field, replace
 
 from gpuledger.ledger.interval import Interval
@@ -50,7 +50,7 @@ class Booked:
 
 
 MOST_USERS, OTHER_USERS = 1000, "other"
-"""Users with an own total; a tenant may have 65,536 uids."""
+"""Users with an own total; a tenant may have 65,536 uids. Of users that left the GPU, the smallest make room."""
 
 
 @dataclass(slots=True)
@@ -247,10 +247,11 @@ class Ledger:
         state.unattributed_mj = tuple(unattributed_mj.items())
         entries = []
         spent_mj: dict[Row, int] = {}
+        present = {_uid(row) for row, _, _ in accounts.entries}
         for row, method, mj in accounts.entries:
             spent_mj[row] = spent_mj.get(row, 0) + mj
             if not row.owner.container_id:
-                self._add_user(row, mj)
+                self._add_user(row, mj, present)
             if row.retired:
                 state.retired_mj += mj
             else:
@@ -258,12 +259,17 @@ class Ledger:
                 self.booked_rows[row] = self.booked_rows.get(row, 0) + mj
         return Booked(entries=tuple(entries), idle_mj=accounts.idle_mj, spent_mj=spent_mj, parked_mj=accounts.parked_mj)
 
-    def _add_user(self, row: Row, mj: int) -> None:
-        uid = "" if row.facts is None or row.facts.uid is None else str(row.facts.uid)
-        if uid not in self.users_mj and len(self.users_mj) >= MOST_USERS:
-            uid = OTHER_USERS
-        user, before_mj = self.users_mj.get(uid, ("", 0))
-        self.users_mj[uid] = row.owner.user or user if uid != OTHER_USERS else "", before_mj + mj
+    def _add_user(self, row: Row, mj: int, present: Collection[str]) -> None:
+        uid, users = _uid(row), self.users_mj
+        if uid not in users and len(users) >= MOST_USERS:
+            left = [other for other in users if other not in present and other != OTHER_USERS]
+            merged = min(left, key=lambda other: users[other][1], default=None)
+            merged_mj = mj if merged is None else users.pop(merged)[1]
+            users[OTHER_USERS] = "", users.get(OTHER_USERS, ("", 0))[1] + merged_mj
+            if merged is None:
+                return
+        user, before_mj = users.get(uid, ("", 0))
+        users[uid] = row.owner.user or user, before_mj + mj
 
     def settle(self, retired_mj: int, gone_mj: int, containers_mj: int) -> None:
         """Book the energy of retired processes and gone containers; `containers_mj` is that of shown containers.
@@ -299,6 +305,11 @@ class Ledger:
             in_use=time.in_use,
             in_use_ns=time.in_use_ns,
         )
+
+
+def _uid(row: Row) -> str:
+    """The user of a process; empty if it is unknown."""
+    return "" if row.facts is None or row.facts.uid is None else str(row.facts.uid)
 
 
 def _alone(interval: Interval, numbers: Mapping[Row, int]) -> int | None:

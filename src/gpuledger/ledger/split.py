@@ -17,6 +17,8 @@ from gpuledger.model.record import dataclass
 NS_MW_PER_MJ = 1_000_000_000
 CARRY_S = 3
 """Most seconds of parked power that are carried to the next interval; the steps of a counter are shorter."""
+LATEST = 2
+"""Longest late interval in buffers of the driver's samples, which then cover half of it. Longer ones are gaps."""
 K = TypeVar("K", bound=Any)  # sortable keys
 
 
@@ -130,7 +132,8 @@ def split(
         else:
             result.leave(energy_mj, "gap")
     elif not 0 < elapsed_ns <= longest_ns:
-        at_both = (at_start or frozenset()) & (at_end or frozenset()) if elapsed_ns > 0 else frozenset()
+        is_covered = 0 < elapsed_ns <= LATEST * longest_ns
+        at_both = (at_start or frozenset()) & (at_end or frozenset()) if is_covered else frozenset()
         _split_late(result, interval, at_both, _energy_at(parked_mw, elapsed_ns, energy_mj), policy)
     elif at_start is None or at_end is None or (interval.failed and not alone):
         result.leave(energy_mj, "error")

@@ -9,7 +9,7 @@ DOCKER_TLS_PORT = 2376
 URL = re.compile(
     r"(https?)://(?:\[([0-9A-Fa-f:.]{2,45})\]|([A-Za-z0-9_.-]{1,253}))(?::([0-9]{1,5}))?((?:/[!-~]*)?)", re.ASCII
 )
-REDACTED = re.compile(r"([^:/@]*://|)(\S*@)?([^?\s]*)(\?\S*)?")  # an @ after the host hides too much, not too little
+REDACTED = re.compile(r"([^:/@]*://|)(\S*@)?([^?;\s]*)([?;]\S*)?")  # an @ after the host hides too much, not too little
 LISTEN_ADDRESS = re.compile(
     r"(?:\[(?P<v6>[0-9A-Fa-f:.]+(?:%[\w.-]+)?)\]|(?P<host>[A-Za-z0-9_.-]*)):(?P<port>[0-9]{1,5})"
 )
@@ -103,14 +103,14 @@ def has_credentials(url: str) -> bool:
 
 
 def redacted(text: str) -> str:
-    """A URL for messages: without user name, password and the values of its query. Other text is unchanged."""
+    """A URL for messages: without user name, password and the values of parameters. Other text is unchanged."""
     match = REDACTED.fullmatch(text)
     if match is None:
         return text
     scheme, login, place, query = match.groups("")
-    if scheme and query:
-        pairs = (pair.partition("=") for pair in query[1:].split("&"))
-        query = "?" + "&".join(f"{name}=***" if equals else "***" for name, equals, _ in pairs)
+    if query:
+        pairs = (pair.partition("=") for pair in re.split("[&;]", query[1:]))
+        query = query[0] + "&".join(f"{name}=***" if equals else "***" if scheme else name for name, equals, _ in pairs)
     return f"{scheme}{login and '***@'}{place}{query}"
 
 

@@ -237,12 +237,12 @@ def workload_of(device: Device, facts: Facts | None, owner: Owner, signals: str 
     """The key of a workload: GPU model and program, with image and pod template, or with systemd unit, user and job.
 
     The program is the executable with its script or module; without it, all Python programs of a user would be one.
-    None if the program is unknown, or only the id of its container is known: other tenants may have containers like it.
+    None if the program is unknown, or only id and image of its container are: other tenants may have such containers.
     """
     name, program, uid = ("", "", None) if facts is None else (facts.name, facts.program, facts.uid)
     user = "" if uid is None or owner.namespace else str(uid)  # the daemons of two users may use equal names
     labels = [("gpu_model", device.name), ("process_name", name), ("program", program)]
-    if owner.image or owner.workload_name:
+    if owner.workload_name or (owner.image and (owner.container or owner.namespace)):
         labels += [("container", owner.container), ("image", owner.image), ("namespace", owner.namespace)]
         labels += [("workload_kind", owner.workload_kind), ("workload_name", owner.workload_name), ("uid", user)]
     elif program and not owner.container_id and not owner.pod_uid:

@@ -20,7 +20,7 @@ from gpuledger.web.snapshot.codec import encode, schemas
 from gpuledger.web.snapshot.history import History, Past
 from gpuledger.web.snapshot.own import Scope, names_in_history, namespaces_of, own_past, own_snapshot
 from gpuledger.web.snapshot.schema import VERSION, Snapshot
-from gpuledger.web.streams import Event, Streams
+from gpuledger.web.streams import Streams
 
 ROOT = "/api/v1"
 DESCRIPTION = "openapi.json"
@@ -29,8 +29,6 @@ MOST_PAGES = 64
 """Encoded pages in memory; each tenant has two."""
 NO_STORE = ("Cache-Control", "no-store")
 EVENTS = "text/event-stream"
-BEGIN, END = b"data: ", b"\n\n"
-"""Around the JSON of an event, which is one line."""
 
 
 class Api:
@@ -44,8 +42,6 @@ class Api:
     ) -> None:
         self._history, self._node, self._parts = history, node, parts or Parts()
         self._tick: Tick | None = None
-        self._event: Event | None = None
-        self._lock = threading.Lock()
         self._pages_lock = threading.Lock()
         self._cached: dict[tuple[object, ...], tuple[object, Part]] = {}
         self._files = Files(Path(__file__).parent, describe)
@@ -63,35 +59,35 @@ class Api:
     def publish(self, tick: Tick) -> None:
         """Serve a finished tick from now on."""
         self._history.add(tick)
-        with self._lock:
-            self._tick, self._event = tick, None
+        self._tick = tick
         self.streams.wake()
 
     def close(self) -> None:
         """End all streams."""
         self.streams.close()
 
-    def _newest(self) -> Event | None:
-        """The event of the last tick, encoded by the first caller while other callers wait."""
-        with self._lock:
-            if self._event is None and self._tick is not None:
-                before, colours = self._history.before(), self._history.colours.now
-                record = snapshot(self._tick, before, node=self._node, colours=colours)
-                self._event = Event.of(BEGIN + encode(record) + END)
-            return self._event
+    def _newest(self) -> Part | None:
+        """The snapshot of the last tick, shared by pages and streams."""
+        tick = self._tick
+        if tick is None:
+            return None
+
+        def body() -> bytes:
+            before, colours = self._history.before(), self._history.colours.now
+            return encode(snapshot(tick, before, node=self._node, colours=colours))
+
+        return self._part(f"{ROOT}/snapshot", tick, body)
 
     def _snapshot(self, request: Request) -> Response:
         if request.viewer is not None:
             return self._own(request, request.viewer)
-        event = self._newest()
-        if event is None:
-            return NOT_READY
-        return self._response(request, event, lambda: event.plain[len(BEGIN) : -len(END)])
+        part = self._newest()
+        return NOT_READY if part is None else self._send(request, part)
 
     def _past(self, request: Request) -> Response:
         if request.viewer is not None:
             return self._own(request, request.viewer)
-        return self._response(request, self._tick, lambda: encode(self._history.past()))
+        return self.shared(request, self._tick, lambda: encode(self._history.past()))
 
     def _own(self, request: Request, viewer: Viewer) -> Response:
         """The snapshot or the history of one tenant."""
@@ -104,17 +100,19 @@ class Api:
             return unavailable(error)
         scope = Scope(viewer.name, namespaces, viewer.uid)
         if request.path == f"{ROOT}/snapshot":
-            return self._response(
-                request, tick, lambda: encode(own_snapshot(tick, before, scope, node=self._node)), scope
-            )
+            return self.shared(request, tick, lambda: encode(own_snapshot(tick, before, scope, node=self._node)), scope)
         names = names_in_history(tick, scope)
-        return self._response(request, tick, lambda: encode(own_past(self._history.past(), names)), scope)
+        return self.shared(request, tick, lambda: encode(own_past(self._history.past(), names)), scope)
 
-    def _response(
-        self, request: Request, of: object, body: Callable[[], bytes], scope: Scope | None = None
-    ) -> Response:
+    def shared(self, request: Request, of: object, body: Callable[[], bytes], scope: Scope | None = None) -> Response:
         """A page that is encoded once, as long as it is `of` the same tick, because many clients may open it."""
-        key = request.path, scope
+        return self._send(request, self._part(request.path, of, body, scope))
+
+    def _send(self, request: Request, part: Part) -> Response:
+        return self._parts.response(request, "application/json", [part], NO_STORE, vary="Accept-Encoding")
+
+    def _part(self, path: str, of: object, body: Callable[[], bytes], scope: Scope | None = None) -> Part:
+        key = path, scope
         with self._pages_lock:
             cached = self._cached.get(key)
             if cached is None or cached[0] is not of or cached[1].deflated is None:
@@ -122,7 +120,7 @@ class Api:
                 while len(self._cached) >= MOST_PAGES:
                     del self._cached[next(iter(self._cached))]
                 cached = self._cached[key] = of, self._parts.create([body()])
-        return self._parts.response(request, "application/json", [cached[1]], NO_STORE, vary="Accept-Encoding")
+            return cached[1]
 
     def _events(self, request: Request) -> Response:
         if request.method == "HEAD":
@@ -137,7 +135,7 @@ class Api:
         description: dict[str, Any] = json.loads(self._files.text(DESCRIPTION))
         resources = [{"path": path, "about": item["get"]["summary"]} for path, item in description["paths"].items()]
         index = {"version": VERSION, "gpuledger": __version__, "resources": resources}
-        return self._response(request, self._files, lambda: encode(index))
+        return self.shared(request, self._files, lambda: encode(index))
 
 
 def describe(name: str, text: str) -> str:

@@ -23,7 +23,6 @@ from gpuledger.web.snapshot.history import History
 NO_CHOICES = Choices()
 UPSTREAM_PATH = "/gpu/metrics"
 """Without an upstream, this path serves the dialect of the old pod exporter, which used it too."""
-JSON = (("Content-Type", "application/json"),)
 INDEX = "index.html"
 FILES_PATH = "/page/"
 FILES = tuple(sorted(path.name for path in FOLDER.iterdir() if path.suffix in TYPES and path.name != INDEX))
@@ -76,7 +75,7 @@ class App:
             metrics[UPSTREAM_PATH] = self._upstream, "Metrics of the local dcgm-exporter, with pods"
         metrics = metrics | telemetry if has_metrics else {}
         self._links = [*((path, about) for path, (_, about) in metrics.items()), API_LINK]
-        api = api or Api(History(interval_s))
+        api = self._api = api or Api(History(interval_s))
         page = {"/": self._file(INDEX), **{f"{FILES_PATH}{name}": self._file(name) for name in FILES}}
         probes = dict.fromkeys(LIVENESS, self._healthz) | dict.fromkeys(READINESS, self._readyz)
         self._own = {*page, *probes, *api.own}
@@ -143,9 +142,9 @@ class App:
         upstream = tick.health.upstream if tick else None
         return Response.text(503, f"no metrics to pass on: {upstream.reason if upstream else 'not read yet'}")
 
-    def _fingerprints(self, _: Request) -> Response:
+    def _fingerprints(self, request: Request) -> Response:
         tick = self._latest()
-        return NOT_READY if tick is None else Response(200, JSON, learned_json(tick))
+        return NOT_READY if tick is None else self._api.shared(request, tick, lambda: learned_json(tick))
 
     def _scaling(self, request: Request) -> Response:
         tick, ready = self._latest(), self._readyz(request)

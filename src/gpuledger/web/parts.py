@@ -99,7 +99,7 @@ def inflated(parts: Iterable[Part]) -> Iterator[bytes]:
     """The text of these parts."""
     for part in parts:
         stream = zlib.decompressobj(-zlib.MAX_WBITS)
-        yield from (stream.decompress(piece) for piece in part.pieces())
+        yield from filter(None, (stream.decompress(piece) for piece in part.pieces()))  # an empty chunk would end it
 
 
 def gzipped(parts: Iterable[Part]) -> Iterator[bytes]:

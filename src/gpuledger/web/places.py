@@ -2,8 +2,8 @@
 
 A place is kept for each of the first clients that were served, such as Prometheus and the kubelet, up to a quarter of
 the places. When no thread is free, a client evicts a client of the group with the most threads: one that does not
-complete its request or does not read its response. If none can be evicted, it waits. Clients of the group with the
-fewest threads come first.
+complete its request or does not read its response, unless its place is kept. If none can be evicted, it waits. Clients
+of the group with the fewest threads come first.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ class Places:
 
     def evict(self, group: str, now: float) -> bool:
         """Evict a client for another one of this group, if possible."""
-        victim = choose_victim(self.taken, group, now) if len(self._ending) < _ENDING else None
+        kept = {connection.address: connection for connection in self.taken if connection.address in self.regulars}
+        victim = choose_victim(self.taken, group, now, kept.values()) if len(self._ending) < _ENDING else None
         if victim is None:
             return False
         victim.cut()
@@ -83,17 +84,19 @@ class Places:
         self.regulars[address] = now
 
 
-def choose_victim(connections: Collection[Connection], group: str, now: float) -> Connection | None:
+def choose_victim(
+    connections: Collection[Connection], group: str, now: float, kept: Collection[Connection] = ()
+) -> Connection | None:
     """The connection to evict for a client of this group: one of the group with the most connections.
 
     A group with fewer connections than the client's loses none. A group with at least two more may lose one at any
-    time, other groups only one that is slow.
+    time, other groups only one that is slow. `kept` connections stay.
     """
     counts = Counter(connection.group for connection in connections)
     keys: dict[Connection, tuple[int, int, float]] = {}
     for connection in connections:
         count = counts[connection.group]
         key = connection.eviction_key(now, 0.0 if count > counts[group] + 1 else SLOW_S)
-        if key is not None and count >= counts[group]:
+        if key is not None and count >= counts[group] and connection not in kept:
             keys[connection] = -count, *key
     return min(keys, key=keys.__getitem__, default=None)

@@ -119,7 +119,7 @@ def test_tokens_of_an_owner_without_gpu_are_not_shown() -> None:
 def test_tokens_never_change_the_bill() -> None:
     """Whatever a tenant's server claims, energy, processes and containers of the tick are the same."""
     honest, claimed = Node(), Node()
-    with running(page(tokens(1e17, 1e17, "x" * 9000))) as server:
+    with running(page(tokens(9e14, 9e14, "x" * 9000))) as server:
         collector = TokenCollector([f"ml/chat-0={server.url}"], 5, now_ns=lambda: claimed.now_ns, in_threads=False)
         for _ in range(5):
             collector.poll()

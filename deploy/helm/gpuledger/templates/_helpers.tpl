@@ -23,6 +23,12 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/component: exporter
 {{- end -}}
 
+{{/* Matchers of the series of exporters: monitors set the job to the label that serviceMonitor.jobLabel names. */}}
+{{- define "gpuledger.seriesSelector" -}}
+{{- $job := get (include "gpuledger.selector" . | fromYaml) .Values.serviceMonitor.jobLabel -}}
+{{- default (printf "job=%q" (default "gpuledger" $job)) .Values.prometheusRule.selector -}}
+{{- end -}}
+
 {{- define "gpuledger.fleetSelector" -}}
 app.kubernetes.io/name: {{ include "gpuledger.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}

@@ -72,6 +72,7 @@ class Points:
         metrics: dict[str, Metric] = {}
         for family, things in with_things(self._names, tick):
             names, is_counter = self._names[family], family.type is Type.COUNTER
+            names.begin()
             metric = metrics.setdefault(names.name, Metric(names.name, names.unit, family.help, is_counter))
             for values, thing in things:
                 for extra, value in family.samples(thing):
@@ -104,14 +105,15 @@ class _Names:
         if self._is_hardware:
             self._constant += (("hw.type", "gpu"), ("hw.vendor", "NVIDIA"))
         self._cache: dict[tuple[str, ...], Attributes] = {}
+        self._last: dict[tuple[str, ...], Attributes] = {}
+
+    def begin(self) -> None:
+        """Begin a tick: only the attributes of the last one are kept."""
+        self._last, self._cache = self._cache, {}
 
     def attributes(self, values: tuple[str, ...], models: dict[str, str]) -> Attributes:
         """The attributes of a series; empty labels are omitted."""
-        cached = self._cache.get(values)
-        if cached is None:
-            if len(self._cache) > 2 * len(models) + 20_000:
-                self._cache.clear()
-            cached = self._cache[values] = self._attributes(values, models)
+        cached = self._cache[values] = self._last.get(values) or self._attributes(values, models)
         return cached
 
     def _attributes(self, texts: tuple[str, ...], models: dict[str, str]) -> Attributes:

@@ -17,8 +17,8 @@ from gpuledger.model.plaintext import plain
 MOST_MODELS = 32
 """Models of one server, adapters included; the others are summed as one without a name."""
 LONGEST_MODEL = 200
-LARGEST = 1e18
-"""Tokens; a larger counter is no counter of tokens."""
+LARGEST = 1e15
+"""Tokens, as in reports: a server with a million a second needs 30 years. A larger counter is no counter of tokens."""
 ESCAPE = re.compile(r"\\(.)")
 
 
