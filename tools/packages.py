@@ -31,10 +31,12 @@ import sys
 
 sys.path.insert(0, "/usr/share/gpuledger")
 
-from gpuledger.cli import main
+from gpuledger.{module} import main
 
 sys.exit(main())
 """
+PROGRAMS = {"gpuledger": "cli", "kubectl-gpu": "cli.kubectl"}
+"""Module by program."""
 ZSH = {"deb": "usr/share/zsh/vendor-completions", "rpm": "usr/share/zsh/site-functions"}
 CONTROL = f"""Package: gpuledger
 Version: {{version}}
@@ -113,14 +115,15 @@ def stage(wheel: Path, tree: Path, kind: str) -> None:
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(folder)
         shutil.copytree(Path(folder, "gpuledger"), tree / "usr/share/gpuledger/gpuledger")
-    program = tree / "usr/bin/gpuledger"
-    program.parent.mkdir(parents=True)
-    program.write_text(PROGRAM, encoding="utf-8")
-    program.chmod(0o755)
+    for name, module in PROGRAMS.items():
+        program = tree / "usr/bin" / name
+        _write(program, PROGRAM.format(module=module))
+        program.chmod(0o755)
     for path in sorted((ROOT / "deploy/systemd").iterdir()):
         unit = path.read_text(encoding="utf-8")
         _write(tree / "usr/lib/systemd/system" / path.name, unit.replace("/usr/local/bin/", "/usr/bin/"))
     _compress(tree / "usr/share/man/man1/gpuledger.1.gz", (ROOT / "deploy/man/gpuledger.1").read_text(encoding="utf-8"))
+    (tree / "usr/share/man/man1/kubectl-gpu.1.gz").symlink_to("gpuledger.1.gz")
     completion = ROOT / "deploy/completion"
     for name, place in (
         ("gpuledger", "usr/share/bash-completion/completions"),

@@ -63,6 +63,7 @@ def test_content_of_packages(built: list[Path]) -> None:
     for files in (deb, rpm):
         assert {
             "/usr/bin/gpuledger",
+            "/usr/bin/kubectl-gpu",
             "/usr/lib/systemd/system/gpuledger-bill.service",
             "/usr/lib/systemd/system/gpuledger-bill.timer",
             "/usr/lib/systemd/system/gpuledger.service",
