@@ -98,7 +98,8 @@ def tick_with(others: list[tuple[str, int, int]], *, seconds: int = 100) -> Tick
                                  unattributed_mj=(("before", 700), (CANARY, len(uses)))),
             FOREIGN.uuid: Account(len(uses), "counter"),
         },
-        memory={SHARED.uuid: MemoryAccount(10 * GIB, 0, 0, 0, len(uses)), FOREIGN.uuid: MemoryAccount(1)},
+        memory={SHARED.uuid: MemoryAccount((10 - len(uses)) * GIB, 0, len(uses) * GIB, 0, len(uses)),
+                FOREIGN.uuid: MemoryAccount(1)},
         processes=(process(7, mine, 900, GIB), *(process(pid, owner, mj, held) for owner, mj, held, pid in uses),
                    *(process(pid, owner, mj, held, FOREIGN) for owner, mj, held, pid in uses)),
         containers=(container(mine, 900, GIB), *(container(owner, mj, held) for owner, mj, held, _ in uses)),
@@ -153,6 +154,22 @@ def test_a_tenant_without_workloads_sees_no_gpu() -> None:
 
     assert (view.gpus, view.processes, view.containers, view.allocations) == ((), (), (), ())
     assert own_snapshot(tick_with([("b", 1, 1000)]), None, Scope("eve", frozenset())).gpus == ()
+
+
+def test_a_gpu_that_a_tenant_has_left_is_not_shown() -> None:
+    """Exited processes and ended allocations are listed for some minutes; meanwhile others use the GPU."""
+    tick = tick_with([("b", 1, 1000)])
+    left = replace(
+        tick,
+        processes=tuple(replace(use, active=False) for use in tick.processes),
+        containers=tuple(replace(use, processes=0) for use in tick.containers),
+        allocations=tuple(replace(use, state="") for use in tick.allocations),
+    )
+    view = own_snapshot(left, tick, ALICE)
+
+    assert view.gpus == ()
+    assert [row.pid for row in view.processes] == [7]
+    assert own_snapshot(replace(left, allocations=tick.allocations), None, ALICE).gpus != ()
 
 
 @pytest.mark.parametrize(

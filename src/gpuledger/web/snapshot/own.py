@@ -15,6 +15,7 @@ from gpuledger.model import (
     ContainerUse,
     Facts,
     Health,
+    MemoryAccount,
     Owner,
     Owners,
     ProcessUse,
@@ -99,7 +100,10 @@ def own_tick(tick: Tick, scope: Scope) -> Tick:
     processes = tuple(use for use in tick.processes if scope.owns(use.owner, use.facts))
     containers = tuple(use for use in tick.containers if scope.owns(use.owner))
     allocations = tuple(use for use in tick.allocations if scope.owns(use.owner, job_uid=job_uid(use.owner)))
-    uses: tuple[Use | AllocationUse, ...] = (*processes, *containers, *allocations)
+    uses: list[Use | AllocationUse] = [use for use in processes if use.active is not False]
+    uses += [use for use in containers if use.processes or use.inferred_bytes]
+    uses += [use for use in allocations if use.state]
+    # Not those of exited processes and ended allocations: others use these devices now.
     uuids = {uuid for use in uses for uuid in (use.device.uuid, use.device.gpu_uuid)}
     own = Tick(
         tick.time_ns,
@@ -109,7 +113,7 @@ def own_tick(tick: Tick, scope: Scope) -> Tick:
         owners=Owners(allocations=tuple(
             given for given in tick.owners.allocations if scope.owns(given.owner, job_uid=job_uid(given.owner))
         )),
-        memory={uuid: replace(tick.memory[uuid], candidates=0) for uuid in uuids & tick.memory.keys()},
+        memory={uuid: _memory(tick.memory[uuid], containers, uuid) for uuid in uuids & tick.memory.keys()},
         processes=processes,
         containers=containers,
         allocations=allocations,
@@ -122,6 +126,15 @@ def own_tick(tick: Tick, scope: Scope) -> Tick:
 def _reading(reading: Reading) -> Reading:
     """Without the processes of the device, and the faults that they caused."""
     return replace(reading, residents=None, samples=None, xids=())
+
+
+def _memory(account: MemoryAccount, own: Iterable[ContainerUse], uuid: str) -> MemoryAccount:
+    """What no own container is inferred to hold counts as known: contexts of others would show how many there are."""
+    if account.unknown_bytes is None:
+        return account
+    inferred = sum(use.inferred_bytes or 0 for use in own if uuid in (use.device.uuid, use.device.gpu_uuid))
+    total = account.known_bytes + account.unknown_bytes + (account.overhead_bytes or 0)
+    return MemoryAccount(max(0, total - inferred), inferred, 0, inferred)
 
 
 def _account(tick: Tick, own: Tick, uuid: str) -> Account:
