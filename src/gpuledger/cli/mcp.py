@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from gpuledger.cli import terminal
 from gpuledger.config.settings import redeclared
 from gpuledger.tools.exporterclient import LOCAL, CostSettings, ExporterClient, ExporterSettings
-from gpuledger.tools.mcp import LONGEST_LINE, McpServer
+from gpuledger.tools.mcp import McpServer, lines
 from gpuledger.tools.prices import Prices
 
 
@@ -34,7 +34,7 @@ def run(_: argparse.Namespace, settings: McpSettings) -> int:
     """Answer each line of standard input until it ends."""
     kwh, gpu_hour = (float(text) if text else None for text in (settings.price, settings.price_gpu_hour))
     server = McpServer(ExporterClient(settings.exporter_access()), Prices(kwh, gpu_hour, settings.currency))
-    while line := sys.stdin.buffer.readline(LONGEST_LINE):
+    for line in lines(sys.stdin.buffer):
         if line.strip() and (response := server.answer(line)) is not None:
             terminal.write(response)
     return 0

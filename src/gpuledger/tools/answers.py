@@ -9,6 +9,7 @@ from typing import Any
 
 from gpuledger.model import IDLE_REASONS
 from gpuledger.model.owners import Owner
+from gpuledger.model.plaintext import plain
 from gpuledger.tools.idle.rows import rows_of_node
 from gpuledger.tools.prices import Prices
 from gpuledger.tools.text import JOULES_PER_KWH, gib, moment, percent, span
@@ -138,7 +139,7 @@ def _names(use: UseRow) -> dict[str, str]:
 
 def why(snapshots: Iterable[Snapshot], name: str, namespace: str = "") -> list[str]:
     """How it is known what a pod, container, job or service uses; empty if no exporter knows it."""
-    return [line for snapshot in snapshots for line in _why(snapshot, name, namespace)]
+    return [plain(line) for snapshot in snapshots for line in _why(snapshot, name, namespace)]
 
 
 def _why(snapshot: Snapshot, name: str, namespace: str) -> Iterator[str]:

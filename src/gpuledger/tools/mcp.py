@@ -6,8 +6,8 @@ Messages are JSON-RPC 2.0, one on each line.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, BinaryIO
 
 from gpuledger import __version__
 from gpuledger.errors import GpuledgerError
@@ -55,18 +55,15 @@ class McpServer:
 
     def answer(self, line: bytes) -> bytes | None:
         """The response to a line; None to a notification."""
-        number: Any = None
+        number, is_request = None, True
         try:
             message = _parsed(line)
-            number = message.get("id")
-            result = self._result(str(message["method"]), message.get("params") or {})
-            if "id" not in message:
-                return None
-            response = {"result": result}
+            number, is_request = message.get("id"), "id" in message
+            response = {"result": self._result(message["method"], message.get("params") or {})}
         except ProtocolError as error:
-            if error.code == NO_METHOD and number is None:
-                return None
             response = {"error": {"code": error.code, "message": str(error)}}
+        if not is_request:
+            return None
         return json.dumps({"jsonrpc": "2.0", "id": number, **response}).encode() + b"\n"
 
     def _result(self, method: str, params: Any) -> dict[str, Any]:
@@ -116,6 +113,15 @@ class McpServer:
             "cost": lambda: answers.costs(snapshots, self._prices),
         }[name]()
         return json.dumps(answer, ensure_ascii=False)
+
+
+def lines(stream: BinaryIO) -> Iterator[bytes]:
+    """The lines of a stream; of a line that is too long, the beginning."""
+    while line := stream.readline(LONGEST_LINE):
+        rest = line
+        while rest and not rest.endswith(b"\n"):
+            rest = stream.readline(LONGEST_LINE)
+        yield line
 
 
 def _parsed(line: bytes) -> dict[str, Any]:
