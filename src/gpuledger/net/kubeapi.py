@@ -93,7 +93,7 @@ class ApiAccess:
 
     def headers(self) -> tuple[str, ...]:
         """Headers of a request. A token file is read each time, because clusters rotate tokens."""
-        token = _read_token(self.token_file) if self.token_file else self.token
+        token = read_token(self.token_file) if self.token_file else self.token
         if token and not TOKEN.fullmatch(token):
             raise ProviderError(f"{self.token_file or 'the kubeconfig'} has no valid token", "write one there", "auth")
         return ("Accept: application/json", *([f"Authorization: Bearer {token}"] if token else ()))
@@ -113,7 +113,8 @@ def _pem(part: Mapping[str, object], key: str, path: Path) -> Pem:
     return str(path.parent / file) if isinstance(file, str) and file else b""
 
 
-def _read_token(path: str) -> str:
+def read_token(path: str) -> str:
+    """The token in a file. Raises ProviderError."""
     try:
         with Path(path).open("rb") as file:
             return file.read(FILE_LIMIT).decode("ascii", "replace").strip()

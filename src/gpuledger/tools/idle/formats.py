@@ -53,10 +53,11 @@ def _sum(values: Iterable[float | None]) -> float | None:
 
 def idle_json(rows: Sequence[IdleRow], prices: Prices, now_s: float) -> str:
     """One object; unknown values are null."""
-    return _json({"time": now_s, "prices": asdict(prices), "allocations": [_row(row) for row in rows]})
+    return _json({"time": now_s, "prices": asdict(prices), "allocations": [idle_object(row) for row in rows]})
 
 
-def _row(row: IdleRow) -> dict[str, Any]:
+def idle_object(row: IdleRow) -> dict[str, Any]:
+    """One allocation as JSON."""
     names = (
         "gpu", "uuid", "state", "shared_by", "idle_since", "idle_seconds", "gpu_hours", "kwh", "cost", "command",
     )  # fmt: skip
