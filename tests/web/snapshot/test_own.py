@@ -31,7 +31,7 @@ from gpuledger.model.owners import Allocation
 from gpuledger.model.problem import Problem
 from gpuledger.web.snapshot.codec import encode
 from gpuledger.web.snapshot.history import History
-from gpuledger.web.snapshot.own import Scope, names_in_history, own_past, own_snapshot
+from gpuledger.web.snapshot.own import Scope, own_past, own_snapshot
 from tests.web.snapshot.nodes import Node
 
 S, GIB = 10**9, 1 << 30
@@ -213,13 +213,13 @@ def test_the_history_has_own_pods_only() -> None:
         history.add(tick)
     scope = Scope("t", frozenset({"team-2"}))
     own = [use for use in ticks[-1].containers if use.owner.namespace == "team-2"]
-    past = own_past(history.past(), names_in_history(ticks[-1], scope))
+    past = own_past(history.past(), ticks[-1], scope)
 
     assert {row.owner for row in past.owners.rows} == {use.owner.display_name for use in own} != set()
     assert past.gpus.rows == ()
     assert set(past.owners.unowned_watts) == {None}
     nested = replace(own[0], owner=replace(own[0].owner, outer=pod("team-2", "kind")))
-    assert names_in_history(replace(ticks[-1], containers=(nested,), processes=()), scope) == frozenset()
+    assert own_past(history.past(), replace(ticks[-1], containers=(nested,), processes=()), scope).owners.rows == ()
 
 
 def test_every_joule_of_a_node_is_own_or_others() -> None:
