@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast
 
 from gpuledger.errors import ConfigError, HttpError, ProviderError, ReviewError
 from gpuledger.model.problem import WARNING, Problem
-from gpuledger.net.answers import load_json, status_kind
+from gpuledger.net.answers import status_kind
 from gpuledger.net.jsonvalues import as_dict, as_list, as_text
 from gpuledger.net.kubeapi import TOKEN, ApiAccess
 
@@ -31,7 +31,6 @@ TIMEOUT_S = 3.0
 SIMULTANEOUS = 4
 """Reviews at a time; one for each client. More could keep the API server from its work."""
 MOST_RESULTS = 4096
-ANSWER_BYTES = 1 << 20
 TOKENS = "/apis/authentication.k8s.io/v1/tokenreviews"
 ACCESS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 RIGHTS_FIX = "bind the service account of the exporter to the ClusterRole system:auth-delegator"
@@ -127,18 +126,11 @@ class Reviews:
 
     def _post(self, path: str, spec: Mapping[str, Any]) -> Mapping[str, Any]:
         access = self._access()
-        client, headers = access.client(), (*access.headers(), "Content-Type: application/json")
-        target, body = access.path + path, json.dumps({"spec": spec}).encode()
-        with client.stream(target, TIMEOUT_S, ANSWER_BYTES, *headers, body=body) as response:
-            answer = response.body()
-        if response.status not in (200, 201):
-            what = f"{client.name} refuses to review tokens with status {response.status}"
-            kind = status_kind(response.status)
-            raise ProviderError(what, RIGHTS_FIX if kind == "auth" else SERVER_FIX, kind)
-        try:
-            review = as_dict(load_json(answer))
-        except (ValueError, RecursionError):
-            review = {}
+        status, review = access.ask(path, TIMEOUT_S, {"spec": spec})
+        name, kind = f"the API server at {access.address}", status_kind(status)
+        if status not in (200, 201):
+            fix = RIGHTS_FIX if kind == "auth" else SERVER_FIX
+            raise ProviderError(f"{name} refuses to review tokens with status {status}", fix, kind)
         if "status" not in review:
-            raise ProviderError(f"{client.name} does not answer with a review", SERVER_FIX, "format")
+            raise ProviderError(f"{name} does not answer with a review", SERVER_FIX, "format")
         return as_dict(review["status"])

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from gpuledger.errors import ConfigError, GpuledgerError
+from gpuledger.errors import ConfigError
 from gpuledger.model.owners import job_id
-from gpuledger.net.answers import load_json
 from gpuledger.net.jsonvalues import as_dict, as_text
 from gpuledger.net.kubeapi import ApiAccess
 from gpuledger.tools.notify.config import NotifyConfig, addresses
@@ -20,7 +19,6 @@ from gpuledger.tools.notify.findings import Finding
 from gpuledger.web.webconfig import Reloaded, file_state
 
 TIMEOUT_S = 5.0
-POD_BYTES = 1 << 20
 MAIL = re.compile(r"[A-Za-z0-9][\w.+-]{0,63}@([A-Za-z0-9][A-Za-z0-9.-]{0,251})", re.ASCII)
 ADDRESS = re.compile(r"[A-Za-z0-9_][\w.@+-]{0,319}", re.ASCII)
 """What a tenant may write: no text of its own, and no `@channel` that wakes everybody."""
@@ -81,16 +79,13 @@ class Contacts:
         access, owner = self.api(), finding.owner
         if access is None or not owner.pod:
             return {}
-        path = f"{access.path}/api/v1/namespaces/{quote(owner.namespace, safe='')}/pods/{quote(owner.pod, safe='')}"
-        status, body = access.client().get(path, TIMEOUT_S, POD_BYTES, *access.headers())
+        path = f"/api/v1/namespaces/{quote(owner.namespace, safe='')}/pods/{quote(owner.pod, safe='')}"
+        status, pod = access.ask(path, TIMEOUT_S)
         if status == 404:  # it ended since the last scrape
             return {}
-        if status != 200:
+        if status != 200 or not pod.get("metadata"):
             raise ConfigError(f"the API server answers with status {status} for pods", "allow the fleet to get pods")
-        try:
-            return as_dict(as_dict(load_json(body)).get("metadata"))
-        except (ValueError, RecursionError):
-            raise GpuledgerError("the API server does not answer with a pod", kind="format") from None
+        return as_dict(pod["metadata"])
 
 
 def exempt_until(text: str) -> float:

@@ -19,7 +19,7 @@ from gpuledger.storage.atomicfile import replacing
 from gpuledger.tools.notify.config import DAY_S, NotifyConfig
 from gpuledger.tools.notify.contacts import Contacts
 from gpuledger.tools.notify.findings import Finding, findings, queries
-from gpuledger.tools.notify.send import FAILED, NOT_FOR_IT, SENT, UNSURE, Message, Send, message, receivers
+from gpuledger.tools.notify.send import Message, Send, message, receivers
 from gpuledger.tools.prometheus.answer import Series
 
 log = logging.getLogger(__name__)
@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 INTERVAL_S = 60.0
 LISTED_S = 30 * DAY_S
 """Time after which an owner without an address is forgotten, and may be logged again."""
+LATE = ("timeout", "half", "http", "size")
+"""Kinds of errors after which a message may have arrived."""
 RunQuery = Callable[[str, float], tuple[Series, ...]]
 """The result of a query at a time."""
 Times = dict[str, float]
@@ -88,27 +90,22 @@ class Notifier:
             results = list(
                 pool.map(lambda receiver: self._send_all(receiver[0], receiver[1], messages), self._receivers)
             )
-        failed = {
-            text.finding.key for text, *of in zip(messages, *results, strict=True) if {*of} <= {FAILED, NOT_FOR_IT}
-        }
+        failed = {text.finding.key for text, *arrived in zip(messages, *results, strict=True) if not any(arrived)}
         self._store({key: sent_s for key, sent_s in self._sent.items() if key not in failed})
 
-    def _send_all(self, name: str, send: Send, messages: Sequence[Message]) -> list[str]:
-        """The result of each message. A receiver that cannot be reached gets no more in this round."""
-        results: list[str] = []
-        reason, is_reachable = "", True
+    def _send_all(self, name: str, send: Send, messages: Sequence[Message]) -> list[bool]:
+        """Whether each message may have arrived. A receiver that does not answer gets no more in this round."""
+        arrived: list[bool] = []
+        reason, answers = "", True
         for text in messages:
-            result = FAILED
             try:
-                if is_reachable:
-                    result = send(text)
-                    reason = reason if result in (SENT, NOT_FOR_IT) else f"{name}: {result}"
-                    is_reachable = result != UNSURE
+                arrived.append(answers and send(text))
             except (GpuledgerError, ValueError) as error:  # ValueError: a text that cannot be sent
-                reason, is_reachable = str(error), not isinstance(error, HttpError)
-            results.append(result)
+                reason = str(error)
+                arrived.append(getattr(error, "kind", "") in LATE)
+                answers = not (arrived[-1] or isinstance(error, HttpError))
         self._log.change(name, reason, f"a message could not be sent: {reason}", f"{name} works again")
-        return results
+        return arrived
 
     def _store(self, sent: Times) -> None:
         """Raises UsageError; nothing counts as sent then."""

@@ -12,10 +12,9 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote
 
-from gpuledger.errors import GpuledgerError, HttpError
+from gpuledger.errors import GpuledgerError
 from gpuledger.model.plaintext import plain
 from gpuledger.net.http import Client
-from gpuledger.net.kubeapi import ApiAccess
 from gpuledger.tools.notify.config import ALERTMANAGER, Mail, NotifyConfig, Webhook
 from gpuledger.tools.notify.contacts import Contact, Contacts, is_mail_address
 from gpuledger.tools.notify.findings import Finding
@@ -24,8 +23,6 @@ TIMEOUT_S = 10.0
 ANSWER_BYTES = 64 << 10
 EVENT_MESSAGE = 1024
 """Longest message of an Event."""
-SENT, NOT_FOR_IT, FAILED, UNSURE = "sent", "not for it", "failed", "a timeout, after which it may have arrived"
-"""Results."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +50,8 @@ def message(finding: Finding, contact: Contact, keep_until: str) -> Message:
     return Message(finding, contact, plain(title), (*finding.lines, *free, keep))
 
 
-Send = Callable[[Message], str]
-"""Returns SENT, NOT_FOR_IT, FAILED or UNSURE. Raises GpuledgerError; HttpError if the receiver is out of reach."""
+Send = Callable[[Message], bool]
+"""Whether the message was for this receiver, which has it now. Raises GpuledgerError."""
 
 
 def receivers(config: NotifyConfig, contacts: Contacts) -> list[tuple[str, Send]]:
@@ -65,26 +62,35 @@ def receivers(config: NotifyConfig, contacts: Contacts) -> list[tuple[str, Send]
     return chosen
 
 
-def _hook(webhook: Webhook, message: Message) -> str:
+def _hook(webhook: Webhook, message: Message) -> bool:
     """JSON as Slack or a receiver of Alertmanager expects it."""
     client = Client(webhook.address, name=f"the webhook {webhook.address}")
-    return _post(client, webhook.path, _alert(message) if webhook.format == ALERTMANAGER else _slack(message))
+    body = json.dumps(_alert(message) if webhook.format == ALERTMANAGER else _slack(message)).encode()
+    kind = "Content-Type: application/json"
+    with client.stream(webhook.path, TIMEOUT_S, ANSWER_BYTES, kind, body=body) as response:
+        return _accepts(client.name, response.status)
 
 
-def _create_event(contacts: Contacts, message: Message) -> str:
+def _create_event(contacts: Contacts, message: Message) -> bool:
     """An Event on the pod; owners that are no pods get none."""
     access, owner = contacts.api(), message.finding.owner
     if access is None or not owner.pod or not message.contact.pod_uid:
-        return NOT_FOR_IT
-    path = f"{access.path}/api/v1/namespaces/{quote(owner.namespace, safe='')}/events"
-    return _post(access.client(), path, _event(message), access)
+        return False
+    path = f"/api/v1/namespaces/{quote(owner.namespace, safe='')}/events"
+    return _accepts("the API server", access.ask(path, TIMEOUT_S, _event(message))[0])
 
 
-def _mail(settings: Mail, message: Message) -> str:
+def _accepts(name: str, status: int) -> bool:
+    if not 200 <= status < 300:
+        raise GpuledgerError(f"{name} answers with status {status}", kind="status")
+    return True
+
+
+def _mail(settings: Mail, message: Message) -> bool:
     """Mail to addresses of the configured domains, and to local users."""
     address = message.contact.address
     if not is_mail_address(address, settings.domains):
-        return NOT_FOR_IT
+        return False
     mail = EmailMessage()
     mail["From"], mail["To"], mail["Subject"] = settings.sender, address, message.title[:200]
     mail.set_content("\n".join(message.lines))
@@ -92,24 +98,14 @@ def _mail(settings: Mail, message: Message) -> str:
     try:
         done = subprocess.run(command, check=False, input=mail.as_bytes(), capture_output=True, timeout=TIMEOUT_S)  # noqa: S603
     except subprocess.TimeoutExpired:
-        return UNSURE
+        raise GpuledgerError(f"{command[0]} does not end", "check the mail server", "timeout") from None
     except OSError as error:
-        raise GpuledgerError(f"cannot run {settings.sendmail}: {error.strerror}", "install it") from None
-    return SENT if done.returncode == 0 else FAILED
-
-
-def _post(client: Client, path: str, body: object, access: ApiAccess | None = None) -> str:
-    headers = (*(access.headers() if access else ()), "Content-Type: application/json")
-    try:
-        with client.stream(path, TIMEOUT_S, ANSWER_BYTES, *headers, body=json.dumps(body).encode()) as response:
-            status = response.status
-    except HttpError as error:
-        if error.kind in ("timeout", "half", "http", "size"):
-            return UNSURE
-        raise
-    if not 200 <= status < 300:
-        raise GpuledgerError(f"{client.name} answers with status {status}", kind="http")
-    return SENT
+        raise GpuledgerError(f"cannot run {command[0]}: {error.strerror}", "install it") from None
+    if done.returncode:
+        raise GpuledgerError(
+            f"{command[0]} refuses mail to {address} with code {done.returncode}", "correct the address"
+        )
+    return True
 
 
 def _slack(message: Message) -> Mapping[str, Any]:
