@@ -51,20 +51,19 @@ def who_uses(rows: Iterable[tuple[str, TableRow]]) -> Answer:
 
 def nodes(snapshots: Iterable[Snapshot]) -> Answer:
     """The GPUs of each node."""
-    return [_node(snapshot) for snapshot in snapshots]
-
-
-def _node(snapshot: Snapshot) -> dict[str, Any]:
-    gpus = [gpu for gpu in snapshot.gpus if not gpu.parent_uuid]
-    known = [gpu.utilization_ratio for gpu in gpus if gpu.utilization_ratio is not None]
-    return {
-        "node": snapshot.node, "gpus": len(gpus), "up": sum(gpu.up for gpu in gpus),
-        "in_use": sum(gpu.in_use is True for gpu in gpus),
-        "utilization_ratio": sum(known) / len(known) if known else None,
-        "memory_used_bytes": sum_known(gpu.memory.used_bytes for gpu in gpus),
-        "memory_total_bytes": sum_known(gpu.memory.total_bytes for gpu in gpus),
-        "watts": sum_known(gpu.power_watts for gpu in gpus), "own_view_of": snapshot.viewer,
-    }  # fmt: skip
+    answer = []
+    for snapshot in snapshots:
+        gpus = [gpu for gpu in snapshot.gpus if not gpu.parent_uuid]
+        known = [gpu.utilization_ratio for gpu in gpus if gpu.utilization_ratio is not None]
+        answer.append({
+            "node": snapshot.node, "gpus": len(gpus), "up": sum(gpu.up for gpu in gpus),
+            "in_use": sum(gpu.in_use is True for gpu in gpus),
+            "utilization_ratio": sum(known) / len(known) if known else None,
+            "memory_used_bytes": sum_known(gpu.memory.used_bytes for gpu in gpus),
+            "memory_total_bytes": sum_known(gpu.memory.total_bytes for gpu in gpus),
+            "watts": sum_known(gpu.power_watts for gpu in gpus), "own_view_of": snapshot.viewer,
+        })  # fmt: skip
+    return answer
 
 
 def idle(snapshots: Iterable[Snapshot], prices: Prices) -> list[IdleRow]:

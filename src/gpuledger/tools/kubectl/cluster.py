@@ -82,7 +82,7 @@ class Cluster:
     """The exporters behind the API server."""
 
     def __init__(self, command: Sequence[str], token: str, client: Client) -> None:
-        self._command, self._given_token, self._client = command, token, client
+        self._command, self._user_token, self._client = command, token or None, client
         self._lock = threading.Lock()
         """Held while the user logs in: once for all exporters."""
 
@@ -138,24 +138,24 @@ class Cluster:
         return _output([*self._command, *words], stderr=subprocess.DEVNULL)
 
     def _of_context(self, kind: str) -> Mapping[str, Any]:
-        entries = as_dicts(self._config.get(f"{kind}s"))
-        return as_dict(entries[0].get(kind)) if entries else {}
+        return next((as_dict(entry.get(kind)) for entry in as_dicts(self._config.get(f"{kind}s"))), {})
 
     def _token(self) -> str:
+        """The bearer token of the user; empty without one. Raises GpuledgerError."""
         with self._lock:
+            if self._user_token is None:
+                self._user_token = _token_of(self._of_context("user"))
             return self._user_token
 
-    @cached_property
-    def _user_token(self) -> str:
-        """The bearer token of the user; empty without one. Raises GpuledgerError."""
-        user = {"token": self._given_token} if self._given_token else self._of_context("user")
-        if plugin := as_dict(user.get("exec")):  # kubectl itself runs it in the same way
-            request = {"apiVersion": plugin.get("apiVersion"), "kind": "ExecCredential", "spec": {"interactive": False}}
-            environment = {str(entry.get("name")): str(entry.get("value")) for entry in as_dicts(plugin.get("env"))}
-            environment = {**os.environ, **environment, "KUBERNETES_EXEC_INFO": json.dumps(request)}
-            command = [str(plugin.get("command")), *map(str, plugin.get("args") or ())]
-            return str(_field(_output(command, env=environment), "status", "token") or "")
-        return read_token(str(user["tokenFile"])) if user.get("tokenFile") else str(user.get("token") or "")
+
+def _token_of(user: Mapping[str, Any]) -> str:
+    if plugin := as_dict(user.get("exec")):  # kubectl itself runs it in the same way
+        request = {"apiVersion": plugin.get("apiVersion"), "kind": "ExecCredential", "spec": {"interactive": False}}
+        more = {str(entry.get("name")): str(entry.get("value")) for entry in as_dicts(plugin.get("env"))}
+        environment = {**os.environ, **more, "KUBERNETES_EXEC_INFO": json.dumps(request)}
+        command = [str(plugin.get("command")), *map(str, plugin.get("args") or ())]
+        return str(_field(_output(command, env=environment), "status", "token") or "")
+    return read_token(str(user["tokenFile"])) if user.get("tokenFile") else str(user.get("token") or "")
 
 
 def _output(command: Sequence[str], **more: Any) -> Mapping[str, Any]:
