@@ -19,7 +19,7 @@ from importlib.util import find_spec
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Generic, TypeVar
 
-from gpuledger.config import yamlfile
+from gpuledger.config import parsers, yamlfile
 from gpuledger.config.yamlfile import Node, optional
 from gpuledger.errors import ConfigError, GpuledgerError
 from gpuledger.runtime.statelog import StateLog
@@ -37,6 +37,7 @@ _SECTIONS = ("tls_server_config", "http_server_config", "basic_auth_users", "own
 _PATHS = ("cert_file", "key_file", "client_ca_file")
 _INLINE = ("cert", "key", "client_ca")
 _TLS_FIELDS = (*_PATHS, *_INLINE, "client_auth_type", "client_allowed_sans", "min_version", "max_version")
+ROLE = parsers.OneOf("all", "own")
 _PROXY = ("header", "addresses")
 _BCRYPT = re.compile(r"\$2[abxy]\$(0[4-9]|[12][0-9]|3[01])\$[./A-Za-z0-9]{53}")
 
@@ -235,13 +236,7 @@ def _own_view(section: Node, folder: str) -> OwnView:
 def _sees_all(fields: Mapping[str, Node]) -> frozenset[str]:
     """The users with the role `all`."""
     roles = fields["roles"].entries("roles") if "roles" in fields else ()
-    return frozenset(name for name, _, role in roles if role.parsed(_is_all))
-
-
-def _is_all(role: str) -> bool:
-    if role not in ("all", "own"):
-        raise ValueError("is not a role; use all or own")
-    return role == "all"
+    return frozenset(name for name, _, role in roles if role.parsed(ROLE) == "all")
 
 
 def _network(text: str) -> IPv4Network | IPv6Network:

@@ -6,13 +6,12 @@ A mistake is an error with its line. A file that changes is read again; with a m
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from gpuledger.config import durations, yamlfile
+from gpuledger.config import durations, parsers, yamlfile
 from gpuledger.config.yamlfile import Node, optional
 from gpuledger.errors import ConfigError
 from gpuledger.net.address import Address, parse_url
@@ -22,8 +21,6 @@ LARGEST_FILE = 1_000_000
 KEEP_UNTIL = "gpuledger.io/keep-until"
 DAY_S = 86400.0
 SLACK, ALERTMANAGER = FORMATS = ("slack", "alertmanager")
-DOMAIN = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
-PERCENTAGE = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,3})?) ?%")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +97,7 @@ def parse(root: Node, folder: str) -> NotifyConfig:
         mail=_mail(fields["mail"]) if "mail" in fields else None,
         annotation=optional(owners, "annotation", str, ""),
         mapping=optional(owners, "mapping", path, ""),
-        user_domain=optional(owners, "domain", _domain, ""),
+        user_domain=optional(owners, "domain", parsers.domain, ""),
         keep_until=optional(exempt, "annotation", str, KEEP_UNTIL),
         longest_exemption_s=optional(exempt, "longest", durations.parse, 90 * DAY_S),
         kubeconfig=optional(kubernetes, "kubeconfig", path, "") if "kubernetes" in fields else None,
@@ -137,7 +134,7 @@ def _webhook(node: Node, folder: str) -> Webhook:
     place = parse_url(url or fields["url"].text("url"))
     if place is None:
         raise node.error("its URL is not http://host:port/path or https://host/path")
-    return Webhook(place[0], place[1] or "/", optional(fields, "format", _format, SLACK))
+    return Webhook(place[0], place[1] or "/", optional(fields, "format", parsers.OneOf(*FORMATS), SLACK))
 
 
 def _mail(node: Node) -> Mail:
@@ -146,20 +143,8 @@ def _mail(node: Node) -> Mail:
     return Mail(optional(fields, "sendmail", str, "/usr/sbin/sendmail"), fields["from"].text("from"), domains)
 
 
-def _format(text: str) -> str:
-    if text not in FORMATS:
-        raise ValueError(f"is not a format; use {' or '.join(FORMATS)}")
-    return text
-
-
 def _part(text: str) -> float:
-    match = PERCENTAGE.fullmatch(text)
-    if match is None or not 0 < float(match[1]) <= 100:
-        raise ValueError("is not a percentage; write 5%")
-    return float(match[1]) / 100
-
-
-def _domain(text: str) -> str:
-    if not DOMAIN.fullmatch(text):
-        raise ValueError("is not a domain; write example.org")
-    return text
+    part = float(parsers.percentage(text).removesuffix("%")) / 100
+    if not part:
+        raise ValueError("is no part; write it as 5%")
+    return part
