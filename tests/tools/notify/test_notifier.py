@@ -411,6 +411,15 @@ def test_a_pod_that_cannot_be_read_may_be_exempt(cluster: World) -> None:
     assert mails(cluster) == ["alice@example.org"]
 
 
+def test_jobs_need_no_api_server(cluster: World) -> None:
+    """A kubeconfig that cannot be read delays messages about pods only."""
+    cluster.idle, cluster.users = [(POD, NOW - 2 * HOUR), (JOB, NOW - 2 * HOUR)], {"slurm/211": "carol"}
+    cluster._text = cluster._text.replace("events: true", "")
+    (cluster.folder / "kubeconfig").unlink()
+    cluster.notifier().step()
+    assert mails(cluster) == ["carol@example.org"]
+
+
 def test_an_owner_without_an_address_is_listed_once(cluster: World, caplog: pytest.LogCaptureFixture) -> None:
     """Across restarts; the Event needs no address."""
     (cluster.folder / "map.yml").write_text("")

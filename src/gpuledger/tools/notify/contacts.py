@@ -76,8 +76,9 @@ class Contacts:
         return "" if not USER.fullmatch(user) else f"{user}@{domain}" if domain else user
 
     def _metadata(self, finding: Finding) -> Mapping[str, Any]:
-        access, owner = self.api(), finding.owner
-        if access is None or not owner.pod:
+        owner = finding.owner
+        access = self.api() if owner.pod else None
+        if access is None:
             return {}
         path = f"/api/v1/namespaces/{quote(owner.namespace, safe='')}/pods/{quote(owner.pod, safe='')}"
         status, pod = access.ask(path, TIMEOUT_S)

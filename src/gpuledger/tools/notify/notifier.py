@@ -87,9 +87,8 @@ class Notifier:
     def _deliver(self, messages: Sequence[Message], now_s: float) -> None:
         self._store(self._sent | {text.finding.key: now_s for text in messages})
         with ThreadPoolExecutor(len(self._receivers)) as pool:
-            results = list(
-                pool.map(lambda receiver: self._send_all(receiver[0], receiver[1], messages), self._receivers)
-            )
+            sending = [pool.submit(self._send_all, name, send, messages) for name, send in self._receivers]
+            results = [future.result() for future in sending]
         failed = {text.finding.key for text, *arrived in zip(messages, *results, strict=True) if not any(arrived)}
         self._store({key: sent_s for key, sent_s in self._sent.items() if key not in failed})
 
