@@ -30,7 +30,7 @@ ROOMS = {
     "errors.py": _room(110, "model"),
     "model": _room(1250),
     "runtime": _room(450, "model"),
-    "net": _room(970, "errors.py model runtime"),
+    "net": _room(990, "errors.py model runtime"),
     "config": _room(750, "errors.py net"),
     "driver": _room(2300, "errors.py model runtime"),
     "recording": _room(470, "errors.py model storage"),

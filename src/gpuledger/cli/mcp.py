@@ -13,7 +13,7 @@ from gpuledger.tools.mcp import McpServer, lines
 
 
 @dataclass(frozen=True)
-class McpSettings(ExporterSettings, PriceSettings):
+class McpSettings(PriceSettings, ExporterSettings):
     """All settings of `gpuledger mcp`."""
 
     connect: str = redeclared(ExporterSettings, "connect", default=LOCAL)

@@ -99,7 +99,7 @@ class PriceSettings:
 
 # fmt: off
 @dataclass(frozen=True)
-class CostSettings(PrometheusSettings, ExporterSettings, PriceSettings):
+class CostSettings(PriceSettings, PrometheusSettings, ExporterSettings):
     """An exporter or a Prometheus, and prices."""
 
     prometheus_url: str = redeclared(PrometheusSettings, "prometheus_url", default="",
