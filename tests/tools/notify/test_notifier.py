@@ -268,7 +268,7 @@ def test_an_annotation_cannot_write_to_a_channel(cluster: World, text: str) -> N
 
 
 def test_the_state_does_not_grow_forever(cluster: World) -> None:
-    """Owners without an address are forgotten after a month; a clock that was wrong for a while mutes nobody."""
+    """Owners without an address are forgotten after a month; a clock that was wrong for a while mutes no owner."""
     (cluster.folder / "map.yml").write_text("")
     cluster.inbox.pods["ml/train"] = {"uid": "u1"}
     cluster.now_s += 400 * DAY_S
