@@ -283,6 +283,16 @@ def test_probes_of_the_fleet_can_be_replaced(kind: str) -> None:
     assert len([probe for probe in ("livenessProbe", "readinessProbe") if "httpGet" in container[probe]]) == 1
 
 
+def test_a_new_fleet_waits_for_the_old_one() -> None:
+    """Both would send a message about what is found during a roll-out."""
+    flags = ("--set=fleet.enabled=true", "--set=fleet.prometheusUrl=http://p:9090")
+    plain, notifying = (
+        only(render(*flags, *more), "Deployment") for more in ((), ("--set=fleet.notify.config.events=true",))
+    )
+    assert "strategy" not in plain["spec"]
+    assert notifying["spec"]["strategy"] == {"type": "Recreate"}
+
+
 def test_the_release_test_can_start() -> None:
     """The test pod uses the image settings of the exporter, and is omitted if it would be blocked."""
     shown = "--show-only=templates/tests/answers.yaml"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +15,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuledger.errors import LostError
-from gpuledger.tools.mcp import INVALID_PARAMS, INVALID_REQUEST, NO_METHOD, PARSE_ERROR, TOOLS, VERSIONS, McpServer
+from gpuledger.tools import answers
+from gpuledger.tools.mcp import (
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    LONGEST_LINE,
+    NO_METHOD,
+    PARSE_ERROR,
+    TOOLS,
+    VERSIONS,
+    McpServer,
+    lines,
+)
 from gpuledger.tools.prices import Prices
 from gpuledger.web.snapshot.build import snapshot
 from gpuledger.web.snapshot.schema import Snapshot
@@ -53,6 +66,7 @@ def test_the_handshake() -> None:
         assert (result["protocolVersion"], result["serverInfo"]["name"]) == (expected, "gpuledger")
     assert SERVER.answer(b'{"jsonrpc": "2.0", "method": "notifications/initialized"}') is None
     assert SERVER.answer(b'{"jsonrpc": "2.0", "method": "notifications/unknown"}') is None
+    assert SERVER.answer(b'{"jsonrpc": "2.0", "method": "tools/call", "params": [1]}') is None
     assert ask("ping")["result"] == {}
 
 
@@ -74,6 +88,17 @@ def test_answers() -> None:
     assert json.loads(call("idle")) == []
     costs = json.loads(call("cost"))
     assert all(row["cost"] == pytest.approx(2 * row["gpu_hours"] + 0.3 * row["kwh"]) for row in costs if row["kwh"])
+
+
+def test_names_cannot_command_a_terminal() -> None:
+    """Nor look like another line of the answer: tenants choose the names of their processes."""
+    given = node()
+    row = replace(given.processes[0], process_name="x\x1b[2J\n  allocated   all GPUs")
+    text = "\n".join(answers.why([replace(given, processes=(row,))], row.owner))
+
+    assert "allocated   all GPUs" in text
+    assert "\x1b" not in text
+    assert "\n  allocated   all GPUs" not in text
 
 
 def test_an_exporter_that_does_not_answer() -> None:
@@ -113,6 +138,15 @@ def test_mistakes(line: bytes, code: int) -> None:
     response = SERVER.answer(line)
     assert response is not None
     assert json.loads(response)["error"]["code"] == code
+
+
+def test_a_line_that_is_too_long_is_one_message() -> None:
+    """Its end is no message of its own, even if it looks like one."""
+    ping = b'{"jsonrpc": "2.0", "id": 1, "method": "ping"}\n'
+    stream = io.BytesIO(b"[" * LONGEST_LINE * 2 + ping + ping + ping.strip())
+    responses = [json.loads(SERVER.answer(line) or b"") for line in lines(stream)]
+
+    assert [response.get("error", {}).get("code") for response in responses] == [PARSE_ERROR, None, None]
 
 
 WORDS = st.sampled_from(["jsonrpc", "id", "method", "params", "name", "arguments"]) | st.text(max_size=3)

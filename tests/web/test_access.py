@@ -149,7 +149,7 @@ def test_a_stream_ends_when_a_right_ends(cluster: tuple[ReviewServer, WebConfig]
     parts = iter(response.body)
     assert next(parts) == b"1"
     assert access._reviews is not None
-    access._reviews[1]._users._results.clear()  # a minute later
+    access._reviews[1]._results.clear()  # a minute later
     del server.users["t-prom"]
 
     assert list(parts) == []
@@ -157,7 +157,7 @@ def test_a_stream_ends_when_a_right_ends(cluster: tuple[ReviewServer, WebConfig]
 
 MISTAKES = [
     ("own_view: {role: {}}", "unknown field role in own_view; did you mean roles?"),
-    ("own_view: {roles: {a: admin}}", "unknown role admin; use all or own"),
+    ("own_view: {roles: {a: admin}}", "admin is not one of all, own"),
     ("own_view: {proxy: {header: X-User}}", "addresses is missing"),
     ("own_view: {proxy: {addresses: [10.0.0.1]}}", "header is missing"),
     ("own_view: {proxy: {header: X-User, addresses: [gateway]}}", "gateway is not an address or a network"),

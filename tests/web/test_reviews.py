@@ -185,6 +185,6 @@ def test_results_are_bounded(server: ReviewServer) -> None:
     """However many tokens are tried."""
     reviews = Reviews(server.access)
     for number in range(MOST_RESULTS + 10):
-        reviews._users.put(number, None)
+        reviews._cached(number, lambda: None)
 
-    assert len(reviews._users._results) == MOST_RESULTS
+    assert len(reviews._results) == MOST_RESULTS

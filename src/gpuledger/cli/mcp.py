@@ -8,19 +8,15 @@ from dataclasses import dataclass
 
 from gpuledger.cli import terminal
 from gpuledger.config.settings import redeclared
-from gpuledger.tools.exporterclient import LOCAL, CostSettings, ExporterClient, ExporterSettings
-from gpuledger.tools.mcp import LONGEST_LINE, McpServer
-from gpuledger.tools.prices import Prices
+from gpuledger.tools.exporterclient import LOCAL, ExporterClient, ExporterSettings, PriceSettings
+from gpuledger.tools.mcp import McpServer, lines
 
 
 @dataclass(frozen=True)
-class McpSettings(ExporterSettings):
+class McpSettings(PriceSettings, ExporterSettings):
     """All settings of `gpuledger mcp`."""
 
     connect: str = redeclared(ExporterSettings, "connect", default=LOCAL)
-    price: str = redeclared(CostSettings, "price")
-    price_gpu_hour: str = redeclared(CostSettings, "price_gpu_hour")
-    currency: str = redeclared(CostSettings, "currency")
 
 
 SETTINGS = McpSettings
@@ -32,9 +28,8 @@ def add_arguments(_: argparse.ArgumentParser) -> None:
 
 def run(_: argparse.Namespace, settings: McpSettings) -> int:
     """Answer each line of standard input until it ends."""
-    kwh, gpu_hour = (float(text) if text else None for text in (settings.price, settings.price_gpu_hour))
-    server = McpServer(ExporterClient(settings.exporter_access()), Prices(kwh, gpu_hour, settings.currency))
-    while line := sys.stdin.buffer.readline(LONGEST_LINE):
+    server = McpServer(ExporterClient(settings.exporter_access()), settings.prices())
+    for line in lines(sys.stdin.buffer):
         if line.strip() and (response := server.answer(line)) is not None:
             terminal.write(response)
     return 0

@@ -6,11 +6,14 @@ memory however often it is used.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from gpuledger.errors import ConfigError
+
+T = TypeVar("T")
+D = TypeVar("D")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +62,8 @@ class Node:
             lines[text] = key.line
             yield text, key, Node(self.path, value_node)
 
-    def fields(self, name: str, known: Iterable[str]) -> dict[str, Node]:
-        """The values of a mapping by key, without empty ones; an unknown key is an error."""
+    def fields(self, name: str, known: Iterable[str], required: Iterable[str] = ()) -> dict[str, Node]:
+        """The values of a mapping by key, without empty ones; an unknown key and a missing one are errors."""
         names = tuple(known)
         fields = {}
         for text, key, value in self.entries(name):
@@ -68,6 +71,8 @@ class Node:
                 raise key.error(f"unknown field {text} in {name}", suggest(text, names) or f"use {', '.join(names)}")
             if not value.is_empty:
                 fields[text] = value
+        if missing := [field for field in required if field not in fields]:
+            raise self.error(f"{missing[0]} is missing", f"add {missing[0]}: to {name}")
         return fields
 
     def text(self, name: str) -> str:
@@ -75,6 +80,14 @@ class Node:
         if self.yaml.id != "scalar":
             raise self.error(f"{name} takes one value")
         return str(self.yaml.value)
+
+    def parsed(self, parse: Callable[[str], T]) -> T:
+        """The value that `parse` makes of the text, or raises ValueError with the mistake."""
+        text = self.text("a setting")
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise self.error(f"{text} {error}") from None
 
     def items(self, name: str) -> list[Node]:
         """The items of a list."""
@@ -100,6 +113,11 @@ BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, 
 def load(path: str, largest: int) -> Node | None:
     """The root node of a file of at most `largest` characters; None if the file is empty. Raises ConfigError."""
     return parse(read_text(path, largest), path)
+
+
+def optional(fields: Mapping[str, Node], name: str, parse: Callable[[str], T], default: D) -> T | D:
+    """The parsed value of a field; the default if it is not set."""
+    return fields[name].parsed(parse) if name in fields else default
 
 
 def parse(text: str, path: str) -> Node | None:

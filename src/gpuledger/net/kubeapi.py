@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from binascii import a2b_base64
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from gpuledger.errors import ConfigError, ProviderError
 from gpuledger.net.address import Address
+from gpuledger.net.answers import load_json
 from gpuledger.net.http import NO_TLS, Client
 from gpuledger.net.jsonvalues import as_dict, as_dicts, as_text
 from gpuledger.net.tls import Pem, TlsSettings
 
 FILE_LIMIT = 1 << 20
+ANSWER_LIMIT = 1 << 20
+"""Of one object."""
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 SERVER = re.compile(r"(https?)://(?:\[([0-9A-Fa-f:.]+)\]|([\w.-]+))(?::(\d{1,5}))?(/[\w./~-]*)?", re.ASCII)
 HOST = re.compile(r"[\w.:%-]{1,253}", re.ASCII)
@@ -91,9 +96,20 @@ class ApiAccess:
         tls = self.tls if self.address.tls else NO_TLS
         return Client(self.address, name=f"the API server at {self.address}", tls=tls)
 
+    def ask(self, path: str, timeout_s: float, body: object = None) -> tuple[int, dict[str, Any]]:
+        """Status and JSON object of a response; POST if there is a body. Raises HttpError or ProviderError."""
+        headers = (*self.headers(), "Content-Type: application/json")
+        sent = None if body is None else json.dumps(body).encode()
+        with self.client().stream(self.path + path, timeout_s, ANSWER_LIMIT, *headers, body=sent) as response:
+            status, answer = response.status, response.body()
+        try:
+            return status, as_dict(load_json(answer))
+        except (ValueError, RecursionError):
+            return status, {}
+
     def headers(self) -> tuple[str, ...]:
         """Headers of a request. A token file is read each time, because clusters rotate tokens."""
-        token = _read_token(self.token_file) if self.token_file else self.token
+        token = read_token(self.token_file) if self.token_file else self.token
         if token and not TOKEN.fullmatch(token):
             raise ProviderError(f"{self.token_file or 'the kubeconfig'} has no valid token", "write one there", "auth")
         return ("Accept: application/json", *([f"Authorization: Bearer {token}"] if token else ()))
@@ -113,7 +129,8 @@ def _pem(part: Mapping[str, object], key: str, path: Path) -> Pem:
     return str(path.parent / file) if isinstance(file, str) and file else b""
 
 
-def _read_token(path: str) -> str:
+def read_token(path: str) -> str:
+    """The token in a file. Raises ProviderError."""
     try:
         with Path(path).open("rb") as file:
             return file.read(FILE_LIMIT).decode("ascii", "replace").strip()

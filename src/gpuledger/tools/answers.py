@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from itertools import chain
 from typing import Any
 
-from gpuledger.model import IDLE_REASONS
+from gpuledger.model import ADVICE_AFTER_S, IDLE_REASONS
 from gpuledger.model.owners import Owner
-from gpuledger.tools.idle.rows import rows_of_node
+from gpuledger.model.plaintext import plain
+from gpuledger.tools.idle.rows import IdleRow, ranked, rows_of_node
 from gpuledger.tools.prices import Prices
 from gpuledger.tools.text import JOULES_PER_KWH, gib, moment, percent, span
 from gpuledger.tools.top.rows import Choice, TableRow, rows
-from gpuledger.web.snapshot.schema import MEASURED, AllocationRow, Gpu, Snapshot, UseRow, sum_known
+from gpuledger.web.snapshot.schema import MEASURED, AllocationRow, Snapshot, UseRow, sum_known
 
 Answer = list[dict[str, Any]]
 
@@ -22,100 +22,79 @@ def in_namespace(snapshot: Snapshot, namespace: str) -> Snapshot:
     """The snapshot with the pods of one namespace; with all owners if `namespace` is empty."""
     if not namespace:
         return snapshot
-    return replace(
-        snapshot,
-        processes=tuple(row for row in snapshot.processes if row.pod and row.namespace == namespace),
-        containers=tuple(row for row in snapshot.containers if row.pod and row.namespace == namespace),
-        allocations=tuple(row for row in snapshot.allocations if row.pod and row.namespace == namespace),
-    )
+    own: dict[str, Any] = {
+        name: tuple(row for row in getattr(snapshot, name) if row.pod and row.namespace == namespace)
+        for name in ("processes", "containers", "allocations")
+    }
+    return replace(snapshot, **own)
 
 
-def uses(snapshots: Iterable[Snapshot]) -> list[tuple[Snapshot, TableRow]]:
-    """The rows of `top`, one for each pod, container, job or service on each node."""
-    return [(snapshot, row) for snapshot in snapshots for row in rows(snapshot, Choice("pod"))]
+def uses(snapshots: Iterable[Snapshot]) -> list[tuple[str, TableRow]]:
+    """The node and the row of `top` of each pod, container, job or service, those with the most memory first."""
+    pairs = ((snapshot.node, row) for snapshot in snapshots for row in rows(snapshot, Choice("pod")))
+    return sorted(pairs, key=lambda pair: (-(pair[1].memory_bytes or 0), pair[0], pair[1].owner))
 
 
-def who_uses(snapshots: Iterable[Snapshot]) -> Answer:
-    """The use of GPUs by owner, those with the most memory first."""
-    answer = [
-        {
-            "node": snapshot.node,
-            "owner": row.owner,
-            **_names(row.uses[0]),
-            "gpus": list(row.gpus),
-            "processes": row.processes,
-            "memory_bytes": row.memory_bytes,
-            "inferred_bytes": row.inferred_bytes,
-            "sm_ratio": row.sm,
-            "watts": row.watts,
-            "joules": row.joules,
-            "energy": None if row.is_estimated is None else "estimated" if row.is_estimated else "measured",
-            "asked_gpus": row.asked,
-            "used_of_asked_gpus": row.asked_used,
-        }
-        for snapshot, row in uses(snapshots)
-    ]
-    return sorted(answer, key=lambda row: (-(row["memory_bytes"] or 0), row["node"], row["owner"]))
+def who_uses(rows: Iterable[tuple[str, TableRow]]) -> Answer:
+    """The use of GPUs by owner, from `uses`."""
+    names = ("namespace", "pod", "job", "unit", "user", "workload")
+    return [
+        {"node": node, "owner": row.owner,
+         **{name: text for name in names if (text := getattr(row.uses[0], name))},
+         "gpus": list(row.gpus), "processes": row.processes, "memory_bytes": row.memory_bytes,
+         "inferred_bytes": row.inferred_bytes, "sm_ratio": row.sm, "watts": row.watts, "joules": row.joules,
+         "energy": None if row.is_estimated is None else "estimated" if row.is_estimated else "measured",
+         "asked_gpus": row.asked, "used_of_asked_gpus": row.asked_used}
+        for node, row in rows
+    ]  # fmt: skip
 
 
 def nodes(snapshots: Iterable[Snapshot]) -> Answer:
     """The GPUs of each node."""
-    return [_node(snapshot, [gpu for gpu in snapshot.gpus if not gpu.parent_uuid]) for snapshot in snapshots]
+    answer = []
+    for snapshot in snapshots:
+        gpus = [gpu for gpu in snapshot.gpus if not gpu.parent_uuid]
+        known = [gpu.utilization_ratio for gpu in gpus if gpu.utilization_ratio is not None]
+        answer.append({
+            "node": snapshot.node, "gpus": len(gpus), "up": sum(gpu.up for gpu in gpus),
+            "in_use": sum(gpu.in_use is True for gpu in gpus),
+            "utilization_ratio": sum(known) / len(known) if known else None,
+            "memory_used_bytes": sum_known(gpu.memory.used_bytes for gpu in gpus),
+            "memory_total_bytes": sum_known(gpu.memory.total_bytes for gpu in gpus),
+            "watts": sum_known(gpu.power_watts for gpu in gpus), "own_view_of": snapshot.viewer,
+        })  # fmt: skip
+    return answer
 
 
-def _node(snapshot: Snapshot, gpus: Sequence[Gpu]) -> dict[str, Any]:
-    known = [gpu.utilization_ratio for gpu in gpus if gpu.utilization_ratio is not None]
-    return {
-        "node": snapshot.node,
-        "gpus": len(gpus),
-        "up": sum(gpu.up for gpu in gpus),
-        "in_use": sum(gpu.in_use is True for gpu in gpus),
-        "utilization_ratio": sum(known) / len(known) if known else None,
-        "memory_used_bytes": sum_known(gpu.memory.used_bytes for gpu in gpus),
-        "memory_total_bytes": sum_known(gpu.memory.total_bytes for gpu in gpus),
-        "watts": sum_known(gpu.power_watts for gpu in gpus),
-        "own_view_of": snapshot.viewer,
-    }
-
-
-def idle(snapshots: Iterable[Snapshot], prices: Prices) -> Answer:
-    """The allocations that are idle now."""
-    return [
-        {"node": row.node, "owner": row.owner.display_name, "gpu": row.gpu, "uuid": row.uuid, "state": row.state,
-         "idle_since": moment(row.idle_since), "idle_seconds": row.idle_seconds, "gpu_hours": row.gpu_hours,
-         "kwh": row.kwh, "cost": row.cost, "command": row.command}
-        for row in chain.from_iterable(rows_of_node(snapshot, prices) for snapshot in snapshots)
-    ]  # fmt: skip
+def idle(snapshots: Iterable[Snapshot], prices: Prices, min_s: float = ADVICE_AFTER_S) -> tuple[list[IdleRow], int]:
+    """The allocations that are idle for so long, as in `gpuledger idle`, and the number of those idle for less."""
+    rows = [row for snapshot in snapshots for row in rows_of_node(snapshot, prices)]
+    listed = ranked(rows, min_s)
+    return listed, len(rows) - len(listed)
 
 
 def costs(snapshots: Iterable[Snapshot], prices: Prices) -> Answer:
     """GPU-hours, energy and cost of each owner since its exporter started, or since the first one of a journal."""
     answer: dict[tuple[str, str], dict[str, Any]] = {}
+
+    def add(node: str, row: UseRow | AllocationRow, gpu_hours: float, kwh: float) -> None:
+        key = node, _owner(row)
+        entry = answer.setdefault(key, {"node": node, "owner": key[1], "gpu_hours": 0.0, "kwh": None})
+        entry["gpu_hours"] += gpu_hours
+        if row.joules:  # the GPU reports energy
+            entry["kwh"] = (entry["kwh"] or 0.0) + kwh
+
     for snapshot in snapshots:
         for allocation in snapshot.allocations:
-            entry = _entry(answer, snapshot, allocation)
-            entry["gpu_hours"] += allocation.allocated_seconds * _part(allocation) / 3600
-            if allocation.joules:  # the GPU reports energy
-                entry["kwh"] = entry["kwh"] or 0.0
-        in_no_container = [process for process in snapshot.processes if not process.container_id]
-        for use in (*snapshot.containers, *in_no_container):
+            asked = allocation.asked_ratio
+            part = 1 / (allocation.shared_by or 1) if asked is None else asked
+            add(snapshot.node, allocation, allocation.allocated_seconds * part / 3600, 0.0)
+        for use in (*snapshot.containers, *(row for row in snapshot.processes if not row.container_id)):
             if use.joules:
-                entry = _entry(answer, snapshot, use)
-                entry["kwh"] = (entry["kwh"] or 0.0) + sum(use.joules.values()) / JOULES_PER_KWH
+                add(snapshot.node, use, 0.0, sum(use.joules.values()) / JOULES_PER_KWH)
     for entry in answer.values():
-        entry["cost"] = prices.cost(entry["gpu_hours"], entry["kwh"])
-        entry["currency"] = prices.currency
-    return sorted(
-        answer.values(), key=lambda row: (-(row["cost"] or 0.0), -row["gpu_hours"], row["node"], row["owner"])
-    )
-
-
-def _entry(
-    answer: dict[tuple[str, str], dict[str, Any]], snapshot: Snapshot, row: UseRow | AllocationRow
-) -> dict[str, Any]:
-    owner = _owner(row)
-    start = {"node": snapshot.node, "owner": owner, "gpu_hours": 0.0, "kwh": None}
-    return answer.setdefault((snapshot.node, owner), start)
+        entry |= {"cost": prices.cost(entry["gpu_hours"], entry["kwh"]), "currency": prices.currency}
+    return sorted(answer.values(), key=lambda e: (-(e["cost"] or 0.0), -e["gpu_hours"], e["node"], e["owner"]))
 
 
 def _owner(row: UseRow | AllocationRow) -> str:
@@ -123,22 +102,9 @@ def _owner(row: UseRow | AllocationRow) -> str:
     return Owner(namespace=row.namespace, pod=row.pod).display_name if row.pod else row.owner
 
 
-def _part(allocation: AllocationRow) -> float:
-    """The part of a GPU that an allocation is."""
-    return 1 / (allocation.shared_by or 1) if allocation.asked_ratio is None else allocation.asked_ratio
-
-
-def _names(use: UseRow) -> dict[str, str]:
-    return {
-        name: getattr(use, name)
-        for name in ("namespace", "pod", "job", "unit", "user", "workload")
-        if getattr(use, name)
-    }
-
-
 def why(snapshots: Iterable[Snapshot], name: str, namespace: str = "") -> list[str]:
     """How it is known what a pod, container, job or service uses; empty if no exporter knows it."""
-    return [line for snapshot in snapshots for line in _why(snapshot, name, namespace)]
+    return [plain(line) for snapshot in snapshots for line in _why(snapshot, name, namespace)]
 
 
 def _why(snapshot: Snapshot, name: str, namespace: str) -> Iterator[str]:
@@ -148,10 +114,10 @@ def _why(snapshot: Snapshot, name: str, namespace: str) -> Iterator[str]:
     allocations = [row for row in snapshot.allocations if is_meant(row)]
     containers = [row for row in snapshot.containers if is_meant(row)]
     processes = [row for row in snapshot.processes if is_meant(row)]
-    if not (allocations or containers or processes):
+    owners = dict.fromkeys(row.owner for rows in (allocations, containers, processes) for row in rows)
+    if not owners:
         return
-    known: list[UseRow | AllocationRow] = [*allocations, *containers, *processes]
-    yield f"{', '.join(dict.fromkeys(row.owner for row in known))} on {snapshot.node or 'this host'}"
+    yield f"{', '.join(owners)} on {snapshot.node or 'this host'}"
     for row in allocations:
         since = f"GPU {row.gpu} for {span(row.allocated_seconds)}{_asked(row)}"
         yield f"  allocated   {since}; {_state(row, snapshot.time)}"
@@ -164,8 +130,8 @@ def _why(snapshot: Snapshot, name: str, namespace: str) -> Iterator[str]:
         if process.unknown_because:
             yield f"              not fully known: {process.unknown_because}"
     for container in containers:
-        name = f"{container.container or container.container_id[:12]} on GPU {container.gpu}"
-        yield f"  container   {name}: {_energy(container)}, exited processes included"
+        label = f"{container.container or container.container_id[:12]} on GPU {container.gpu}"
+        yield f"  container   {label}: {_energy(container)}, exited processes included"
         if container.inferred_bytes:
             yield f"              {gib(container.inferred_bytes)} GiB inferred, held by no listed process"
 
@@ -176,10 +142,10 @@ def _asked(row: AllocationRow) -> str:
     return f", asked for {' and '.join(asked)} ({row.entitlement})" if asked else ""
 
 
-def _state(row: AllocationRow, now: float) -> str:
+def _state(row: AllocationRow, now_s: float) -> str:
     if row.state not in IDLE_REASONS or row.idle_since is None:
         return row.state
-    return f"idle ({row.state}) for {span(max(0.0, now - row.idle_since))}, since {moment(row.idle_since)}"
+    return f"idle ({row.state}) for {span(max(0.0, now_s - row.idle_since))}, since {moment(row.idle_since)}"
 
 
 def _energy(use: UseRow) -> str:

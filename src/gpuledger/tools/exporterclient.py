@@ -84,13 +84,9 @@ class ExporterSettings:
 
 # fmt: off
 @dataclass(frozen=True)
-class CostSettings(PrometheusSettings, ExporterSettings):
-    """An exporter or a Prometheus, and prices."""
+class PriceSettings:
+    """Prices of energy and GPU-hours."""
 
-    prometheus_url: str = redeclared(PrometheusSettings, "prometheus_url", default="",
-        parse=parsers.checked(parse_place, optional=True),
-        help="URL of a Prometheus, for all nodes instead of one.")
-    connect: str = redeclared(ExporterSettings, "connect", default=LOCAL)
     price: str = _prices("price", "", "Price per kWh.", amount, "AMOUNT")
     price_gpu_hour: str = _prices("price-gpu-hour", "", "Price per GPU-hour.", amount, "AMOUNT")
     currency: str = _prices("currency", "", "Currency to show.", currency, "NAME")
@@ -98,8 +94,19 @@ class CostSettings(PrometheusSettings, ExporterSettings):
 
     def prices(self) -> Prices:
         """The prices that were given."""
-        kwh, gpu_hour = (float(text) if text else None for text in (self.price, self.price_gpu_hour))
-        return Prices(kwh, gpu_hour, self.currency)
+        return Prices.of(self.price, self.price_gpu_hour, self.currency)
+
+
+# fmt: off
+@dataclass(frozen=True)
+class CostSettings(PriceSettings, PrometheusSettings, ExporterSettings):
+    """An exporter or a Prometheus, and prices."""
+
+    prometheus_url: str = redeclared(PrometheusSettings, "prometheus_url", default="",
+        parse=parsers.checked(parse_place, optional=True),
+        help="URL of a Prometheus, for all nodes instead of one.")
+    connect: str = redeclared(ExporterSettings, "connect", default=LOCAL)
+    # fmt: on
 
     def for_fleet(self) -> bool:
         """Whether to query a Prometheus. Raises ConfigError if an exporter is given too."""

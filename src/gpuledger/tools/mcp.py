@@ -6,12 +6,13 @@ Messages are JSON-RPC 2.0, one on each line.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, BinaryIO
 
 from gpuledger import __version__
 from gpuledger.errors import GpuledgerError
 from gpuledger.tools import answers
+from gpuledger.tools.idle.formats import idle_object
 from gpuledger.tools.prices import Prices
 from gpuledger.web.snapshot.schema import Snapshot
 
@@ -25,18 +26,12 @@ INSTRUCTIONS = (
 )
 NAMESPACE = {"namespace": {"type": "string", "description": "Only pods of this Kubernetes namespace."}}
 OWNER = {"owner": {"type": "string", "description": "Name of a pod, or an owner as in who_uses."}}
-Tool = tuple[str, dict[str, Any], tuple[str, ...]]
-TOOLS: dict[str, Tool] = {
-    "who_uses": ("Owners of the GPUs: memory, utilization, power and energy of each.", NAMESPACE, ()),
-    "why": (
-        "How it is known what one owner uses: allocation, processes, memory and energy.",
-        OWNER | NAMESPACE,
-        ("owner",),
-    ),
-    "idle": ("Allocated GPUs that are not used, since when, and what that costs.", NAMESPACE, ()),
-    "cost": ("GPU-hours, energy and cost of each owner since the exporter started.", NAMESPACE, ()),
+TOOLS = {
+    "who_uses": "Owners of the GPUs: memory, utilization, power and energy of each.",
+    "why": "How it is known what one owner uses: allocation, processes, memory and energy.",
+    "idle": "Allocated GPUs that are not used, since when, and what that costs.",
+    "cost": "GPU-hours, energy and cost of each owner since the exporter started.",
 }
-"""Description, parameters, and which of them are required, by name."""
 
 
 class ProtocolError(Exception):
@@ -55,18 +50,15 @@ class McpServer:
 
     def answer(self, line: bytes) -> bytes | None:
         """The response to a line; None to a notification."""
-        number: Any = None
+        number, is_request = None, True
         try:
             message = _parsed(line)
-            number = message.get("id")
-            result = self._result(str(message["method"]), message.get("params") or {})
-            if "id" not in message:
-                return None
-            response = {"result": result}
+            number, is_request = message.get("id"), "id" in message
+            response = {"result": self._result(message["method"], message.get("params") or {})}
         except ProtocolError as error:
-            if error.code == NO_METHOD and number is None:
-                return None
             response = {"error": {"code": error.code, "message": str(error)}}
+        if not is_request:
+            return None
         return json.dumps({"jsonrpc": "2.0", "id": number, **response}).encode() + b"\n"
 
     def _result(self, method: str, params: Any) -> dict[str, Any]:
@@ -83,22 +75,20 @@ class McpServer:
         if method == "ping" or method.startswith("notifications/"):
             return {}
         if method == "tools/list":
-            return {"tools": [_described(name, *tool) for name, tool in TOOLS.items()]}
+            return {"tools": [{"name": name, **_described(name)} for name in TOOLS]}
         if method == "tools/call":
-            return self._call(params)
+            return self._call(params.get("name"), params.get("arguments") or {})
         raise ProtocolError(NO_METHOD, f"no method {method[:100]}")
 
-    def _call(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        name, arguments = params.get("name"), params.get("arguments") or {}
+    def _call(self, name: object, arguments: object) -> dict[str, Any]:
         if not isinstance(name, str) or name not in TOOLS:
             raise ProtocolError(INVALID_PARAMS, f"no tool {str(name)[:100]!r}; use {', '.join(TOOLS)}")
-        _, known, required = TOOLS[name]
         if not isinstance(arguments, dict) or not all(isinstance(value, str) for value in arguments.values()):
             raise ProtocolError(INVALID_PARAMS, "arguments is not an object of texts")
-        if (unknown := arguments.keys() - known.keys()) or (unknown := set(required) - arguments.keys()):
-            raise ProtocolError(
-                INVALID_PARAMS, f"{name} takes {', '.join(known)}, not {', '.join(sorted(unknown))[:100]}"
-            )
+        schema = _described(name)["inputSchema"]
+        if not set(schema["required"]) <= arguments.keys() <= schema["properties"].keys():
+            takes, required = (", ".join(schema[key]) or "nothing" for key in ("properties", "required"))
+            raise ProtocolError(INVALID_PARAMS, f"{name} takes {takes}, and requires {required}")
         try:
             text, is_error = self._text(name, arguments), False
         except GpuledgerError as error:
@@ -108,14 +98,30 @@ class McpServer:
     def _text(self, name: str, arguments: Mapping[str, str]) -> str:
         snapshots = [answers.in_namespace(self._fetch(), arguments.get("namespace", ""))]
         if name == "why":
-            lines = answers.why(snapshots, arguments["owner"])
-            return "\n".join(lines) or f"the exporter knows no owner {arguments['owner']!r} that you may see"
-        answer = {
-            "who_uses": lambda: answers.who_uses(snapshots),
-            "idle": lambda: answers.idle(snapshots, self._prices),
-            "cost": lambda: answers.costs(snapshots, self._prices),
-        }[name]()
+            reasons = answers.why(snapshots, arguments["owner"])
+            return "\n".join(reasons) or f"the exporter knows no owner {arguments['owner']!r} that you may see"
+        if name == "idle":
+            answer = [idle_object(row) for row in answers.idle(snapshots, self._prices)[0]]
+        else:
+            answer = (
+                answers.costs(snapshots, self._prices) if name == "cost" else answers.who_uses(answers.uses(snapshots))
+            )
         return json.dumps(answer, ensure_ascii=False)
+
+
+def _described(name: str) -> dict[str, Any]:
+    properties, required = (OWNER | NAMESPACE, ["owner"]) if name == "why" else (NAMESPACE, [])
+    schema = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+    return {"description": TOOLS[name], "inputSchema": schema, "annotations": {"readOnlyHint": True}}
+
+
+def lines(stream: BinaryIO) -> Iterator[bytes]:
+    """The lines of a stream; of a line that is too long, the beginning."""
+    while line := stream.readline(LONGEST_LINE):
+        rest = line
+        while rest and not rest.endswith(b"\n"):
+            rest = stream.readline(LONGEST_LINE)
+        yield line
 
 
 def _parsed(line: bytes) -> dict[str, Any]:
@@ -126,8 +132,3 @@ def _parsed(line: bytes) -> dict[str, Any]:
     if not isinstance(message, dict) or message.get("jsonrpc") != "2.0" or not isinstance(message.get("method"), str):
         raise ProtocolError(INVALID_REQUEST, "the message is not a request of JSON-RPC 2.0")
     return message
-
-
-def _described(name: str, about: str, parameters: Mapping[str, Any], required: tuple[str, ...]) -> dict[str, Any]:
-    schema = {"type": "object", "properties": parameters, "required": list(required), "additionalProperties": False}
-    return {"name": name, "description": about, "inputSchema": schema, "annotations": {"readOnlyHint": True}}

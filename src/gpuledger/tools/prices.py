@@ -16,6 +16,11 @@ class Prices:
     gpu_hour: float | None = None
     currency: str = ""
 
+    @classmethod
+    def of(cls, kwh: str, gpu_hour: str, currency: str) -> Prices:
+        """The prices in texts that `amount` and `currency` have checked."""
+        return cls(float(kwh) if kwh else None, float(gpu_hour) if gpu_hour else None, currency)
+
     def cost(self, gpu_hours: float, kwh: float | None) -> float | None:
         """The cost of hours and energy; None without prices, or if the energy is priced and unknown."""
         if (self.kwh is None and self.gpu_hour is None) or (self.kwh is not None and kwh is None):

@@ -61,9 +61,8 @@ class Access:
 
     def _is_valid(self, request: Request, before: WebConfig) -> bool:
         config = self._config()
-        if (config.users, config.own_view) != (before.users, before.own_view):
-            return False
-        return config.own_view is None or self._viewer(request, config) is None
+        is_same = (config.users, config.own_view) == (before.users, before.own_view)
+        return is_same and (config.own_view is None or self._viewer(request, config) is None)
 
     def _viewer(self, request: Request, config: WebConfig) -> Viewer | Response | None:
         """None for a client that sees everything; or the response to a client that may see nothing."""
@@ -99,10 +98,8 @@ class Access:
             user = reviews.user(token, client)
         except ReviewError as error:
             return unavailable(error)
-        if user is None:
-            return UNAUTHORIZED
-        if user.name in settings.sees_all:
-            return None
+        if user is None or user.name in settings.sees_all:
+            return UNAUTHORIZED if user is None else None
         return Viewer(user.name, readable=partial(reviews.readable, user, client=client))
 
 

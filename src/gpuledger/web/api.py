@@ -18,7 +18,7 @@ from gpuledger.web.responses import MANY_STREAMS, NOT_READY, Files, encoded, una
 from gpuledger.web.snapshot.build import snapshot
 from gpuledger.web.snapshot.codec import encode, schemas
 from gpuledger.web.snapshot.history import History, Past
-from gpuledger.web.snapshot.own import Scope, names_in_history, namespaces_of, own_past, own_snapshot
+from gpuledger.web.snapshot.own import Scope, namespaces_of, own_past, own_snapshot
 from gpuledger.web.snapshot.schema import VERSION, Snapshot
 from gpuledger.web.streams import Streams
 
@@ -99,10 +99,13 @@ class Api:
         except ReviewError as error:
             return unavailable(error)
         scope = Scope(viewer.name, namespaces, viewer.uid)
-        if request.path == f"{ROOT}/snapshot":
-            return self.shared(request, tick, lambda: encode(own_snapshot(tick, before, scope, node=self._node)), scope)
-        names = names_in_history(tick, scope)
-        return self.shared(request, tick, lambda: encode(own_past(self._history.past(), names)), scope)
+
+        def body() -> bytes:
+            if request.path == f"{ROOT}/snapshot":
+                return encode(own_snapshot(tick, before, scope, node=self._node))
+            return encode(own_past(self._history.past(), tick, scope))
+
+        return self.shared(request, tick, body, scope)
 
     def shared(self, request: Request, of: object, body: Callable[[], bytes], scope: Scope | None = None) -> Response:
         """A page that is encoded once, as long as it is `of` the same tick, because many clients may open it."""

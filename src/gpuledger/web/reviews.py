@@ -12,11 +12,12 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from functools import partial
+from typing import Any, TypeVar, cast
 
 from gpuledger.errors import ConfigError, HttpError, ProviderError, ReviewError
 from gpuledger.model.problem import WARNING, Problem
-from gpuledger.net.answers import load_json, status_kind
+from gpuledger.net.answers import status_kind
 from gpuledger.net.jsonvalues import as_dict, as_list, as_text
 from gpuledger.net.kubeapi import TOKEN, ApiAccess
 
@@ -30,11 +31,8 @@ TIMEOUT_S = 3.0
 SIMULTANEOUS = 4
 """Reviews at a time; one for each client. More could keep the API server from its work."""
 MOST_RESULTS = 4096
-ANSWER_BYTES = 1 << 20
-TOKENS, ACCESS = (
-    "/apis/authentication.k8s.io/v1/tokenreviews",
-    "/apis/authorization.k8s.io/v1/subjectaccessreviews",
-)
+TOKENS = "/apis/authentication.k8s.io/v1/tokenreviews"
+ACCESS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 RIGHTS_FIX = "bind the service account of the exporter to the ClusterRole system:auth-delegator"
 SERVER_FIX = "check whether the API server can be reached from here"
 
@@ -45,30 +43,6 @@ class TokenUser:
 
     name: str
     spec: str
-
-
-class _Results(Generic[T]):
-    """Results by key, until they expire."""
-
-    def __init__(self, monotonic: Callable[[], float]) -> None:
-        self._monotonic = monotonic
-        self._lock = threading.Lock()
-        self._results: dict[object, tuple[T, float]] = {}
-
-    def get(self, key: object) -> tuple[T] | None:
-        """The result in a tuple; None if there is none."""
-        with self._lock:
-            result, until = self._results.get(key, (None, 0.0))
-            return (result,) if self._monotonic() < until else None  # type: ignore[return-value]
-
-    def put(self, key: object, result: T) -> T:
-        """Keep a result; the oldest ones make room for it."""
-        with self._lock:
-            self._results.pop(key, None)
-            while len(self._results) >= MOST_RESULTS:
-                del self._results[next(iter(self._results))]
-            self._results[key] = result, self._monotonic() + (VALID_S if result else REFUSED_S)
-            return result
 
 
 class Reviews:
@@ -83,10 +57,10 @@ class Reviews:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._access, self._audiences, self._report = access, list(audiences), report
-        self._secret = secrets.token_bytes(32)
-        self._users: _Results[TokenUser | None] = _Results(monotonic)
-        self._allowed: _Results[bool] = _Results(monotonic)
-        self._changed = threading.Condition()
+        self._secret, self._monotonic = secrets.token_bytes(32), monotonic
+        self._changed = threading.Condition()  # guards the following
+        self._results: dict[object, tuple[Any, float]] = {}
+        """Results and the times until which they count, oldest first."""
         self._reviewing: set[str] = set()
         """Clients whose reviews are in progress."""
 
@@ -95,21 +69,30 @@ class Reviews:
         if not TOKEN.fullmatch(token):
             return None
         key = hashlib.blake2b(token.encode(), key=self._secret).digest()
-        known = self._users.get(key)
-        return known[0] if known else self._users.put(key, self._token_user(token, client))
+        return self._cached(key, lambda: self._token_user(token, client))
 
     def readable(self, user: TokenUser, namespaces: Collection[str], client: str) -> frozenset[str]:
         """Those of the namespaces whose pods the user may get. Raises ReviewError."""
-        return frozenset(name for name in sorted(namespaces) if self._may_read(user, name, client))
+        reviews = {name: partial(self._may_read, user, name, client) for name in sorted(namespaces)}
+        return frozenset(name for name, review in reviews.items() if self._cached((user, name), review))
+
+    def _cached(self, key: object, review: Callable[[], T]) -> T:
+        with self._changed:
+            result, until_s = self._results.get(key, (None, 0.0))
+            if self._monotonic() < until_s:
+                return cast("T", result)
+        result = review()
+        with self._changed:
+            self._results.pop(key, None)
+            while len(self._results) >= MOST_RESULTS:
+                del self._results[next(iter(self._results))]
+            self._results[key] = result, self._monotonic() + (VALID_S if result else REFUSED_S)
+        return result
 
     def _may_read(self, user: TokenUser, namespace: str, client: str) -> bool:
-        known = self._allowed.get((user, namespace))
-        if known:
-            return known[0]
         pods = {"namespace": namespace, "verb": "get", "resource": "pods"}
         status = self._review(ACCESS, {**json.loads(user.spec), "resourceAttributes": pods}, client)
-        allowed = status.get("allowed") is True and status.get("denied") is not True
-        return self._allowed.put((user, namespace), allowed)
+        return status.get("allowed") is True and status.get("denied") is not True
 
     def _token_user(self, token: str, client: str) -> TokenUser | None:
         audiences = {"audiences": self._audiences} if self._audiences else {}
@@ -122,8 +105,11 @@ class Reviews:
         return TokenUser(name, json.dumps(spec, sort_keys=True))
 
     def _review(self, path: str, spec: Mapping[str, Any], client: str) -> Mapping[str, Any]:
+        def has_room() -> bool:
+            return client not in self._reviewing and len(self._reviewing) < SIMULTANEOUS
+
         with self._changed:
-            if not self._changed.wait_for(lambda: self._has_room(client), TIMEOUT_S):
+            if not self._changed.wait_for(has_room, TIMEOUT_S):
                 raise ReviewError("other reviews are in progress", "try again in a second", "busy")
             self._reviewing.add(client)
         try:
@@ -138,23 +124,13 @@ class Reviews:
         self._report(None)
         return status
 
-    def _has_room(self, client: str) -> bool:
-        return client not in self._reviewing and len(self._reviewing) < SIMULTANEOUS
-
     def _post(self, path: str, spec: Mapping[str, Any]) -> Mapping[str, Any]:
         access = self._access()
-        client, headers = access.client(), (*access.headers(), "Content-Type: application/json")
-        target, body = access.path + path, json.dumps({"spec": spec}).encode()
-        with client.stream(target, TIMEOUT_S, ANSWER_BYTES, *headers, body=body) as response:
-            answer = response.body()
-        if response.status not in (200, 201):
-            what = f"{client.name} refuses to review tokens with status {response.status}"
-            kind = status_kind(response.status)
-            raise ProviderError(what, RIGHTS_FIX if kind == "auth" else SERVER_FIX, kind)
-        try:
-            review = as_dict(load_json(answer))
-        except (ValueError, RecursionError):
-            review = {}
+        status, review = access.ask(path, TIMEOUT_S, {"spec": spec})
+        name, kind = f"the API server at {access.address}", status_kind(status)
+        if status not in (200, 201):
+            fix = RIGHTS_FIX if kind == "auth" else SERVER_FIX
+            raise ProviderError(f"{name} refuses to review tokens with status {status}", fix, kind)
         if "status" not in review:
-            raise ProviderError(f"{client.name} does not answer with a review", SERVER_FIX, "format")
+            raise ProviderError(f"{name} does not answer with a review", SERVER_FIX, "format")
         return as_dict(review["status"])

@@ -12,14 +12,15 @@ import re
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import partial
 from importlib.util import find_spec
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Generic, TypeVar
 
-from gpuledger.config import yamlfile
-from gpuledger.config.yamlfile import Node
+from gpuledger.config import parsers, yamlfile
+from gpuledger.config.yamlfile import Node, optional
 from gpuledger.errors import ConfigError, GpuledgerError
 from gpuledger.runtime.statelog import StateLog
 
@@ -36,7 +37,8 @@ _SECTIONS = ("tls_server_config", "http_server_config", "basic_auth_users", "own
 _PATHS = ("cert_file", "key_file", "client_ca_file")
 _INLINE = ("cert", "key", "client_ca")
 _TLS_FIELDS = (*_PATHS, *_INLINE, "client_auth_type", "client_allowed_sans", "min_version", "max_version")
-_ROLES = {"all": True, "own": False}
+ROLE = parsers.OneOf("all", "own")
+_PROXY = ("header", "addresses")
 _BCRYPT = re.compile(r"\$2[abxy]\$(0[4-9]|[12][0-9]|3[01])\$[./A-Za-z0-9]{53}")
 
 
@@ -218,44 +220,30 @@ def parse(root: Node | None, folder: str) -> WebConfig:
 
 def _own_view(section: Node, folder: str) -> OwnView:
     fields = section.fields("own_view", ("roles", "kubernetes", "proxy"))
-    kubernetes, header = None, ""
-    networks: tuple[IPv4Network | IPv6Network, ...] = ()
+    view = OwnView(_sees_all(fields))
     if "kubernetes" in fields:
         parts = fields["kubernetes"].fields("kubernetes", ("roles", "kubeconfig", "audiences"))
-        kubeconfig = parts["kubeconfig"].text("kubeconfig") if "kubeconfig" in parts else ""
-        kubernetes = KubernetesReviews(
-            _sees_all(parts),
-            os.path.join(folder, kubeconfig) if kubeconfig else "",  # noqa: PTH118 - text
-            tuple(parts["audiences"].texts("audiences")) if "audiences" in parts else (),
-        )
+        kubeconfig = optional(parts, "kubeconfig", partial(os.path.join, folder), "")
+        audiences = parts["audiences"].texts("audiences") if "audiences" in parts else ()
+        view = replace(view, kubernetes=KubernetesReviews(_sees_all(parts), kubeconfig, tuple(audiences)))
     if "proxy" in fields:
-        proxy = fields["proxy"].fields("proxy", ("header", "addresses"))
-        for name in ("header", "addresses"):
-            if name not in proxy:
-                raise fields["proxy"].error(f"{name} is missing", "name the header with the user, and the addresses "
-                                            "of the proxies that may set it")  # fmt: skip
-        header = proxy["header"].text("header").lower()
-        networks = tuple(_network(proxy["addresses"], text) for text in proxy["addresses"].texts("addresses"))
-    return OwnView(_sees_all(fields), kubernetes, header, networks)
+        proxy = fields["proxy"].fields("proxy", _PROXY, required=_PROXY)
+        networks = tuple(item.parsed(_network) for item in proxy["addresses"].items("addresses"))
+        view = replace(view, proxy_header=proxy["header"].text("header").lower(), proxy_networks=networks)
+    return view
 
 
 def _sees_all(fields: Mapping[str, Node]) -> frozenset[str]:
     """The users with the role `all`."""
-    users = set()
-    for name, _, value in fields["roles"].entries("roles") if "roles" in fields else ():
-        role = value.text("a role")
-        if role not in _ROLES:
-            raise value.error(f"unknown role {role}", f"use {' or '.join(_ROLES)}")
-        if _ROLES[role]:
-            users.add(name)
-    return frozenset(users)
+    roles = fields["roles"].entries("roles") if "roles" in fields else ()
+    return frozenset(name for name, _, role in roles if role.parsed(ROLE) == "all")
 
 
-def _network(node: Node, text: str) -> IPv4Network | IPv6Network:
+def _network(text: str) -> IPv4Network | IPv6Network:
     try:
         return ip_network(text)
     except ValueError:
-        raise node.error(f"{text} is not an address or a network", "write 10.0.0.5 or 10.0.0.0/24") from None
+        raise ValueError("is not an address or a network; write 10.0.0.5 or 10.0.0.0/24") from None
 
 
 def _tls(section: Node, folder: str) -> TlsConfig | None:

@@ -13,7 +13,7 @@ from gpuledger.tools.fleet.queries import FleetQueries
 from gpuledger.tools.fleet.refresh import Plan, Refresh
 from gpuledger.tools.prometheus.answer import Answer, Series
 from gpuledger.tools.prometheus.stream import Sink, identity
-from gpuledger.web.http import parse_head
+from gpuledger.web.http import PROBES, Viewer, parse_head
 
 USED = (80.0, 40.0, 0.0, 0.0)
 
@@ -62,6 +62,15 @@ def world(rule: str = "busy", percent: bool = True, **queries: str) -> World:
     series[0] = Series({**series[0].labels, "namespace": "ml", "pod": "p"}, USED[0])
     made.answers = {"util": Answer(tuple(series), time_s=7.5), "memory": Answer((Series({"UUID": "0"}, 30.0),), 2)}
     return made
+
+
+def test_tenants_see_no_page() -> None:
+    """With own views in --web.config.file, only the role all sees the cluster; health checks stay open."""
+    made = world()
+    made.refresh.step()
+    for path in ("/metrics", "/sd", "/nothing", *PROBES):
+        request = replace(parse_head(f"GET {path} HTTP/1.0\r\n\r\n".encode()), viewer=Viewer("alice", uid=1000))
+        assert made.pages(request).status == (200 if path in PROBES else 403), path
 
 
 def test_the_metrics_of_a_cluster() -> None:

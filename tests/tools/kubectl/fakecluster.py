@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 PROGRAM = """#!{python}
-import http.client, json, os, re, socketserver, sys
+import http.client, json, os, re, socketserver, sys, time
 from http.server import BaseHTTPRequestHandler
 
 world = json.load(open({world!r}))
@@ -34,6 +34,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self):
         if self.path.startswith(PODS + "?labelSelector="):
+            open({proxy!r}, "w").write(str(os.getpid()))
+            time.sleep(world["pods_after_s"])
             return self.answer(*world["pods"])
         match = re.fullmatch(PODS + r"/(https?):([^:/]+):([0-9]+)/proxy(/.*)", self.path)
         port = world["ports"].get(match[2]) if match else None
@@ -68,9 +70,12 @@ class FakeCluster:
         self.user: dict[str, Any] = {"token": token} if token else {}
         self.namespace = namespace
         self.pods: tuple[int, Any] | None = None
+        self.pods_after_s = 0
         self.proxy_error = ""
         self.write()
-        self.kubectl.write_text(PROGRAM.format(python=sys.executable, world=str(self._world), calls=str(self._calls)))
+        self.kubectl.write_text(PROGRAM.format(
+            python=sys.executable, world=str(self._world), calls=str(self._calls), proxy=str(folder / "proxy")
+        ))  # fmt: skip
         self.kubectl.chmod(0o755)
 
     def write(self) -> None:
@@ -88,6 +93,7 @@ class FakeCluster:
         ]
         self._world.write_text(json.dumps({
             "ports": self.ports, "pods": self.pods or (200, {"items": items}), "proxy_error": self.proxy_error,
+            "pods_after_s": self.pods_after_s,
             "config": {"contexts": [{"context": {"namespace": self.namespace}}], "users": [{"user": self.user}]},
         }))  # fmt: skip
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,7 @@ import yaml
 from gpuledger.cli import kubectl
 from tests.cli.running import Running, serving, surroundings
 from tests.tools.kubectl.fakecluster import FakeCluster
+from tests.waiting import wait_until
 from tests.web.review_server import OWN_TOKEN, ReviewServer
 
 
@@ -114,7 +118,7 @@ def test_idle_cost_and_why(run: Shell) -> None:
     assert "GiB listed by the driver" in text
     assert "estimated by" in text or "measured" in text
     assert run("why", "nothing") == (
-        1, "", "gpuledger: no exporter knows a pod nothing that you may see; add -n NAMESPACE or -A\n",
+        1, "", "kubectl-gpu: no exporter knows a pod nothing that you may see; add -n NAMESPACE or -A\n",
     )  # fmt: skip
 
 
@@ -180,10 +184,36 @@ def test_own_views(guarded: tuple[Running, ReviewServer], tmp_path: Path, capsys
     guarded[1].readable["alice"] = {guarded[1].reviews[-1][1]["resourceAttributes"]["namespace"]}
     (allowed,) = guarded[1].readable["alice"]
     plugin = tmp_path / "plugin"
-    plugin.write_text('#!/bin/sh\n[ "$MODE" = x ] && echo \'{"status": {"token": "t-alice"}}\'\n')
+    answer = json.dumps({"status": {"token": "t-alice"}})
+    plugin.write_text(f"#!/bin/sh\necho login >> {tmp_path}/logins\n[ \"$MODE\" = x ] && echo '{answer}'\n")
     plugin.chmod(0o755)
     cluster.user = {"exec": {"command": str(plugin), "env": [{"name": "MODE", "value": "x"}], "apiVersion": "v1"}}
+    cluster.ports = dict.fromkeys("abcdef", port)
     rows = run.json("top", "pods", "-A")
     assert {row["namespace"] for row in rows} == {allowed}
+    assert (tmp_path / "logins").read_text() == "login\n"  # once, however many exporters there are
+    cluster.ports = {"a": port}
     (node,) = run.json("top", "nodes")
     assert node["own_view_of"] == "alice"
+
+    for user in ({"tokenFile": "/nothing"}, {"exec": {"command": "/nothing"}}):
+        cluster.user = user
+        code, text, errors = run("top", "pods", "-A")
+        assert (code, text) == (1, "")
+        assert "/nothing: No such file or directory" in errors
+
+
+def test_the_proxy_ends_with_the_plugin(cluster: FakeCluster, tmp_path: Path) -> None:
+    """It has the rights of the user: a plugin that is stopped leaves no proxy behind."""
+    cluster.pods_after_s = 30
+    cluster.write()
+    code = "import sys; from gpuledger.cli.kubectl import main; sys.exit(main())"
+    command = [sys.executable, "-c", code, "top", "nodes", f"--kubectl={cluster.kubectl}"]
+    with subprocess.Popen(command, env={**os.environ, "TMPDIR": str(tmp_path)}) as plugin:
+        pid = tmp_path / "proxy"
+        wait_until(lambda: pid.exists() and pid.read_text())
+        proxy = int(pid.read_text())
+        plugin.terminate()
+        assert plugin.wait(20) == 130
+    wait_until(lambda: not Path(f"/proc/{proxy}").exists())
+    assert list(tmp_path.glob("kubectl-gpu-*")) == []

@@ -57,19 +57,22 @@ MISTAKES = [
     ("{rules: {idle: 1h}}", "state is missing"),
     ("{rules: {}, state: s}", "there is no rule"),
     ("{rules: {idle: 1h}, state: s}", "there is no receiver"),
-    ("{rules: {idle: soon}, state: s}", "a duration is not a duration"),
-    ("{rules: {below_entitlement: 5}, state: s}", "5 is not a percentage; write 5%"),
-    ("{rules: {below_entitlement: 0%}, state: s}", "0% is not a percentage"),
+    ("{rules: {idle: soon}, state: s}", "soon is not a duration; write it as"),
+    ("{rules: {below_entitlement: 5}, state: s}", "5 is not a percentage; write it as 5%"),
+    ("{rules: {below_entitlement: 0%}, state: s}", "0% is no part; write it as 5%"),
     ("{rules: {idel: 1h}, state: s}", "unknown field idel in rules; did you mean idle?"),
     ("{rules: {idle: 1h}, state: s, webhooks: [{format: slack}]}", "a webhook needs one of url and url_file"),
     ("{rules: {idle: 1h}, state: s, webhooks: [{url: 'ftp://h'}]}", "its URL is not http://host:port/path"),
     ("{rules: {idle: 1h}, state: s, webhooks: [{url_file: /nothing}]}", "url_file cannot be read"),
-    ("{rules: {idle: 1h}, state: s, webhooks: [{url: 'http://h', format: teams}]}", "unknown format teams"),
+    (
+        "{rules: {idle: 1h}, state: s, webhooks: [{url: 'http://h', format: teams}]}",
+        "teams is not one of slack, alertmanager",
+    ),
     ("{rules: {idle: 1h}, state: s, mail: {from: a@b}}", "domains is missing"),
     (MINIMAL % ", events: true", "events and annotations need the API server"),
     (MINIMAL % ", owners: {annotation: a}", "events and annotations need the API server"),
     (MINIMAL % ", owners: {domain: 'a b'}", "a b is not a domain"),
-    (MINIMAL % ", prices: {kwh: much}", "a price is not an amount"),
+    (MINIMAL % ", prices: {kwh: much}", "much is not an amount"),
 ]
 
 

@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from gpuledger.config import yamlfile
-from gpuledger.errors import ConfigError, PrometheusError
+from gpuledger.errors import ConfigError, PrometheusError, UsageError
+from gpuledger.model.plaintext import plain
 from gpuledger.tools.notify import send
-from gpuledger.tools.notify.config import NotifyConfig, parse
+from gpuledger.tools.notify.config import DAY_S, NotifyConfig, parse
 from gpuledger.tools.notify.contacts import exempt_until, is_mail_address
-from gpuledger.tools.notify.notifier import DAY_S, Notifier
+from gpuledger.tools.notify.notifier import LISTED_S, Notifier
 from gpuledger.tools.prometheus.answer import Series
 from tests.tools.notify.receivers import Inbox, kubeconfig, receiving, sendmail
 from tests.waiting import wait_until
@@ -39,6 +40,9 @@ class World:
         """Labels, used part of the entitlement, and points."""
         self.users: Labels = {}
         self.error: PrometheusError | None = None
+        self.ended = False
+        """Whether the allocations of `used` have ended."""
+        self.place = {"uuid": "GPU-1", "gpu": "0", "node": "n1"}
         self.shown: list[str] = []
         self.folder, self.inbox = folder, inbox
         self._text = f"""
@@ -61,7 +65,7 @@ prices: {{kwh: 0.30, gpu_hour: 2, currency: EUR}}
         assert now_s == self.now_s
         if self.error is not None:
             raise self.error
-        place = {"uuid": "GPU-1", "gpu": "0", "node": "n1"}
+        place, asked = self.place, () if self.ended else self.used
         given: dict[str, list[Any]] = {
             "gpu_allocation_idle_since": [({**place, **labels}, since) for labels, since in self.idle],
             "gpu_allocation_idle_period_gpu": [({**place, **labels}, now_s - since) for labels, since in self.idle],
@@ -72,7 +76,7 @@ prices: {{kwh: 0.30, gpu_hour: 2, currency: EUR}}
             "gpu_job_allocation_info": [],
             "avg_over_time": [({**place, **labels}, used) for labels, used, _ in self.used],
             "count_over_time": [({**place, **labels}, points) for labels, _, points in self.used],
-            "gpu_entitlement_compute_ratio": [({**place, **labels}, 0.5) for labels, _, _ in self.used],
+            "gpu_entitlement_compute_ratio": [({**place, **labels}, 0.5) for labels, _, _ in asked],
         }
         found = [name for name in given if name in promql]
         return tuple(given[found[0] if found[0] != "gpu_entitlement_compute_ratio" else found[-1]])
@@ -105,7 +109,7 @@ def test_one_message_a_day(world: World) -> None:
             "not used since 2027-01-15 06:00Z, for 2h00m (no process)\n"
             "in that time: 2.00 GPU-hours, 1.000 kWh, 4.30 EUR\n"
             "to free it: kubectl delete pod -n ml train\n"
-            "to keep it: annotate the pod with gpuledger.io/keep-until: YYYY-MM-DD, the last day you need it"
+            "to keep it: tell your administrators until when"
         )
     ]
     world.now_s = NOW + DAY_S
@@ -182,9 +186,100 @@ def test_entitlements(world: World) -> None:
             " allocated to ml/small/main, is used far below what was asked for\n"
             "used 2 % of what was asked for, in the last 1d00h\n"
             "in that time: 12.00 GPU-hours\n"
-            "to keep it: annotate the pod with gpuledger.io/keep-until: YYYY-MM-DD, the last day you need it"
+            "to keep it: tell your administrators until when"
         ),
     ]
+
+
+def test_entitlements_of_an_allocation_that_has_ended(world: World) -> None:
+    """A pod that was deleted an hour ago has 95 % of the points of a day: there is nothing to free any more."""
+    world.idle, world.used, world.ended = [], [(POD, 0.01, 1390)], True
+    world.notifier().step()
+    assert world.inbox.texts == []
+
+
+@pytest.mark.parametrize(("window", "points", "enough"), [("10m", 600, 400), ("36m", 1080, 1000), ("1h", 1200, 1000),
+                                                          ("7d", 1440, 1300)])  # fmt: skip
+def test_entitlements_over_other_windows(world: World, window: str, points: int, enough: int) -> None:
+    """The points of a full window make a message, 95 % of them are required: a second is the smallest step."""
+    world.idle, world._text = [], world._text.replace("5%}", f"5%, below_entitlement_for: {window}}}")
+    for count, messages in ((enough, 0), (points, 1)):
+        world.used = [(POD, 0.01, count)]
+        world.notifier().step()
+        assert len(world.inbox.texts) == messages, count
+
+
+def test_a_disk_that_is_full(world: World) -> None:
+    """What cannot be stored is not sent, and counts as not sent: it is sent in the next round."""
+    notifier = world.notifier()
+    (world.folder / "state.json").mkdir()
+    with pytest.raises(UsageError):
+        notifier.step()
+    assert world.inbox.texts == []
+    (world.folder / "state.json").rmdir()
+    notifier.step()
+    assert len(world.inbox.texts) == 1
+
+
+def test_one_owner_that_cannot_be_reached_delays_no_other(world: World) -> None:
+    """A tenant names a mailbox that does not exist: the mail of all others arrives."""
+    program = sendmail(world.folder)
+    program.write_text(program.read_text().replace("exit 0", 'case "$*" in *-0@*) exit 67;; esac'))
+    mail = f"mail: {{from: g@example.org, domains: [example.org], sendmail: {program}}}\nowners: {{mapping: m}}"
+    world._text = f"{world._text.partition('webhooks')[0]}\n{mail}"
+    (world.folder / "m").write_text("".join(f"ml/train-{n}: train-{n}@example.org\n" for n in range(3)))
+    world.idle = [({**POD, "pod": f"train-{n}"}, NOW - 2 * HOUR) for n in range(3)]
+    world.notifier().step()
+    assert len(mails(world)) == 3
+    assert len(json.loads((world.folder / "state.json").read_text())["sent"]) == 2
+
+
+@pytest.mark.parametrize("name", ["a\nto free it: rm -rf /", "a\ud800", "a\x1b[2J"])
+def test_names_cannot_look_like_lines_of_a_message(cluster: World, name: str) -> None:
+    """Names come from Prometheus, which any target can fill."""
+    cluster.place = {**cluster.place, "node": name}
+    cluster.notifier().step()
+    assert mails(cluster) == ["alice@example.org"]
+    ((_, event),) = cluster.inbox.bodies
+    assert event["message"].splitlines()[0] == (
+        f"GPU 0 of {plain(name)}, allocated to ml/train/main, is allocated and not used"
+    )
+
+
+def test_how_to_keep_it_without_an_api_server(world: World) -> None:
+    """Annotations are not read then."""
+    world.notifier().step()
+    assert world.inbox.texts[0].splitlines()[-1] == "to keep it: tell your administrators until when"
+
+
+@pytest.mark.parametrize("text", ["@channel", "free beer\nto free it: rm -rf /", "<!here>", "x" * 400])
+def test_an_annotation_cannot_write_to_a_channel(cluster: World, text: str) -> None:
+    """Only what looks like an address is shown to others."""
+    cluster._text = cluster._text.replace(
+        "events: true", f"webhooks: [{{url: 'http://127.0.0.1:{cluster.inbox.port}/h'}}]"
+    )
+    cluster.inbox.pods["ml/train"]["annotations"]["example.org/owner"] = text
+    cluster.notifier().step()
+    assert "owner:" not in cluster.inbox.texts[0]
+    cluster.inbox.pods["ml/train"]["annotations"]["example.org/owner"] = "alice@example.org"
+    cluster.now_s += DAY_S
+    cluster.notifier().step()
+    assert cluster.inbox.texts[1].endswith("\nowner: alice@example.org")
+
+
+def test_the_state_does_not_grow_forever(cluster: World) -> None:
+    """Owners without an address are forgotten after a month; a clock that was wrong for a while mutes no owner."""
+    (cluster.folder / "map.yml").write_text("")
+    cluster.inbox.pods["ml/train"] = {"uid": "u1"}
+    cluster.now_s += 400 * DAY_S
+    cluster.notifier().step()
+    for later_s in (-400 * DAY_S, LISTED_S):
+        cluster.now_s += later_s
+        cluster.idle = [({**POD, "pod": f"p{later_s}"}, cluster.now_s - 2 * HOUR)]
+        cluster.inbox.pods[f"ml/p{later_s}"] = {"uid": "u2"}
+        cluster.notifier().step()
+        state = json.loads((cluster.folder / "state.json").read_text())
+        assert [len(state["sent"]), len(state["unreachable"])] == [1, 1]
 
 
 def test_dry_run(world: World) -> None:
@@ -258,6 +353,9 @@ def test_an_event_and_mail_to_the_annotated_owner(cluster: World) -> None:
     }  # fmt: skip
     assert event["reason"] == "GpuIdle"
     assert event["message"].startswith("GPU 0 of n1, allocated to ml/train/main, is allocated and not used\n")
+    assert event["message"].endswith(
+        "to keep it: annotate the pod with gpuledger.io/keep-until: YYYY-MM-DD, the last day you need it"
+    )
     assert mails(cluster) == ["alice@example.org"]
     assert "Subject: GPU 0 of n1, allocated to ml/train/main" in (cluster.folder / "mails").read_text()
 
@@ -311,6 +409,15 @@ def test_a_pod_that_cannot_be_read_may_be_exempt(cluster: World) -> None:
     cluster.inbox.status = 200
     notifier.step()
     assert mails(cluster) == ["alice@example.org"]
+
+
+def test_jobs_need_no_api_server(cluster: World) -> None:
+    """A kubeconfig that cannot be read delays messages about pods only."""
+    cluster.idle, cluster.users = [(POD, NOW - 2 * HOUR), (JOB, NOW - 2 * HOUR)], {"slurm/211": "carol"}
+    cluster._text = cluster._text.replace("events: true", "")
+    (cluster.folder / "kubeconfig").unlink()
+    cluster.notifier().step()
+    assert mails(cluster) == ["carol@example.org"]
 
 
 def test_an_owner_without_an_address_is_listed_once(cluster: World, caplog: pytest.LogCaptureFixture) -> None:

@@ -32,7 +32,7 @@ from gpuledger.model.problem import Problem
 from gpuledger.web.snapshot.codec import encode
 from gpuledger.web.snapshot.colours import first_choice
 from gpuledger.web.snapshot.history import History
-from gpuledger.web.snapshot.own import Scope, names_in_history, own_past, own_snapshot
+from gpuledger.web.snapshot.own import Scope, own_past, own_snapshot
 from tests.web.snapshot.nodes import Node
 
 S, GIB = 10**9, 1 << 30
@@ -99,7 +99,8 @@ def tick_with(others: list[tuple[str, int, int]], *, seconds: int = 100) -> Tick
                                  unattributed_mj=(("before", 700), (CANARY, len(uses)))),
             FOREIGN.uuid: Account(len(uses), "counter"),
         },
-        memory={SHARED.uuid: MemoryAccount(10 * GIB, 0, 0, 0, len(uses)), FOREIGN.uuid: MemoryAccount(1)},
+        memory={SHARED.uuid: MemoryAccount((10 - len(uses)) * GIB, 0, len(uses) * GIB, 0, len(uses)),
+                FOREIGN.uuid: MemoryAccount(1)},
         processes=(process(7, mine, 900, GIB), *(process(pid, owner, mj, held) for owner, mj, held, pid in uses),
                    *(process(pid, owner, mj, held, FOREIGN) for owner, mj, held, pid in uses)),
         containers=(container(mine, 900, GIB), *(container(owner, mj, held) for owner, mj, held, _ in uses)),
@@ -156,6 +157,22 @@ def test_a_tenant_without_workloads_sees_no_gpu() -> None:
     assert own_snapshot(tick_with([("b", 1, 1000)]), None, Scope("eve", frozenset())).gpus == ()
 
 
+def test_a_gpu_that_a_tenant_has_left_is_not_shown() -> None:
+    """Exited processes and ended allocations are listed for some minutes; meanwhile others use the GPU."""
+    tick = tick_with([("b", 1, 1000)])
+    left = replace(
+        tick,
+        processes=tuple(replace(use, active=False) for use in tick.processes),
+        containers=tuple(replace(use, processes=0) for use in tick.containers),
+        allocations=tuple(replace(use, state="") for use in tick.allocations),
+    )
+    view = own_snapshot(left, tick, ALICE)
+
+    assert view.gpus == ()
+    assert [row.pid for row in view.processes] == [7]
+    assert own_snapshot(replace(left, allocations=tick.allocations), None, ALICE).gpus != ()
+
+
 @pytest.mark.parametrize(
     ("owner", "uid", "job_uid", "expected"),
     [
@@ -197,14 +214,14 @@ def test_the_history_has_own_pods_only() -> None:
         history.add(tick)
     scope = Scope("t", frozenset({"team-2"}))
     own = [use for use in ticks[-1].containers if use.owner.namespace == "team-2"]
-    past = own_past(history.past(), names_in_history(ticks[-1], scope))
+    past = own_past(history.past(), ticks[-1], scope)
     assert all(row.colour == first_choice(row.owner) for row in past.owners.rows)  # whoever else there is
 
     assert {row.owner for row in past.owners.rows} == {use.owner.display_name for use in own} != set()
     assert past.gpus.rows == ()
     assert set(past.owners.unowned_watts) == {None}
     nested = replace(own[0], owner=replace(own[0].owner, outer=pod("team-2", "kind")))
-    assert names_in_history(replace(ticks[-1], containers=(nested,), processes=()), scope) == frozenset()
+    assert own_past(history.past(), replace(ticks[-1], containers=(nested,), processes=()), scope).owners.rows == ()
 
 
 def test_every_joule_of_a_node_is_own_or_others() -> None:

@@ -12,9 +12,9 @@ from gpuledger.catalog.family import C, G, Thing, at, flag
 from gpuledger.catalog.kinds import EXPORTER
 from gpuledger.tools.fleet.usage import Key, Usage
 from gpuledger.web.bodies import Section, response
-from gpuledger.web.http import LIVENESS, READINESS, Request, Response
+from gpuledger.web.http import LIVENESS, PROBES, READINESS, Request, Response
 from gpuledger.web.parts import Parts
-from gpuledger.web.responses import not_found
+from gpuledger.web.responses import FORBIDDEN, not_found
 from gpuledger.web.text import Renderer
 
 FROM = "Prometheus"
@@ -145,7 +145,9 @@ class Pages:
         }
 
     def __call__(self, request: Request) -> Response:
-        """The response to a request."""
+        """The response to a request. All pages are about the whole cluster: tenants see none of them."""
+        if request.viewer is not None and request.path not in PROBES:
+            return FORBIDDEN
         page = self._pages.get(request.path)
         return page(request) if page is not None else not_found(request.path, sorted(self._pages))
 

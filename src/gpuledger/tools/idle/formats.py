@@ -60,11 +60,12 @@ def _sum(values: Iterable[float | None]) -> float | None:
 
 def idle_json(rows: Sequence[IdleRow], prices: Prices, now_s: float, min_s: float, others: int) -> str:
     """One object with the number of others, which are idle for a shorter time; unknown values are null."""
-    listed = [_row(row) for row in rows]
+    listed = [idle_object(row) for row in rows]
     return _json({"time": now_s, "prices": asdict(prices), "min_seconds": min_s, "more": others, "allocations": listed})
 
 
-def _row(row: IdleRow) -> dict[str, Any]:
+def idle_object(row: IdleRow) -> dict[str, Any]:
+    """One allocation as JSON."""
     names = (
         "gpu", "uuid", "state", "shared_by", "idle_since", "idle_seconds", "gpu_hours", "kwh", "cost", "command",
     )  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,20 +10,18 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from gpuledger.errors import ConfigError, GpuledgerError
+from gpuledger.errors import ConfigError
 from gpuledger.model.owners import job_id
-from gpuledger.net.answers import load_json
 from gpuledger.net.jsonvalues import as_dict, as_text
 from gpuledger.net.kubeapi import ApiAccess
 from gpuledger.tools.notify.config import NotifyConfig, addresses
 from gpuledger.tools.notify.findings import Finding
 from gpuledger.web.webconfig import Reloaded, file_state
 
-log = logging.getLogger(__name__)
-
 TIMEOUT_S = 5.0
-POD_BYTES = 1 << 20
 MAIL = re.compile(r"[A-Za-z0-9][\w.+-]{0,63}@([A-Za-z0-9][A-Za-z0-9.-]{0,251})", re.ASCII)
+ADDRESS = re.compile(r"[A-Za-z0-9_][\w.@+-]{0,319}", re.ASCII)
+"""What a tenant may write: no text of its own, and no `@channel` that wakes everybody."""
 USER = re.compile(r"[a-z_][a-z0-9_.-]{0,31}", re.ASCII)
 DATE = re.compile(r"(\d{4}-\d{2}-\d{2})(T\d{2}:\d{2}:\d{2}Z)?", re.ASCII)
 
@@ -44,12 +41,10 @@ class Contacts:
     """Finds contacts. The mapping file is read again when it changes."""
 
     def __init__(self, config: NotifyConfig) -> None:
-        self._config = config
+        self._config, path = config, config.mapping
         self._mapping: Callable[[], Mapping[str, str]] = dict
-        if config.mapping:
-            self._mapping = Reloaded(
-                config.mapping, lambda: file_state([config.mapping]), lambda: addresses(config.mapping)
-            ).get
+        if path:
+            self._mapping = Reloaded(path, lambda: file_state([path]), lambda: addresses(path)).get
 
     def api(self) -> ApiAccess | None:
         """Access to the API server; None if pods are not read. Raises ConfigError."""
@@ -60,50 +55,46 @@ class Contacts:
 
     def find(self, finding: Finding, now_s: float) -> Contact:
         """The contact of an owner. Raises GpuledgerError if its pod cannot be read: it may be exempt."""
-        metadata = self._metadata(finding)
+        metadata, name = self._metadata(finding), self._config.annotation
         annotations, labels = as_dict(metadata.get("annotations")), as_dict(metadata.get("labels"))
-        name = self._config.annotation
-        told = as_text(annotations.get(name)) or as_text(labels.get(name)) if name else ""
+        address = as_text(annotations.get(name)) or as_text(labels.get(name)) if name else ""
+        if not address:
+            address = self._mapped(finding)
+        elif not ADDRESS.fullmatch(address):
+            address = ""
         until_s = exempt_until(as_text(annotations.get(self._config.keep_until)))
-        if until_s > now_s + self._config.longest_exemption_s:
-            until_s = 0.0
-        return Contact(told or self._mapped(finding), as_text(metadata.get("uid")), until_s)
+        is_too_long = until_s > now_s + self._config.longest_exemption_s
+        return Contact(address, as_text(metadata.get("uid")), 0.0 if is_too_long else until_s)
 
     def _mapped(self, finding: Finding) -> str:
-        owner, mapping = finding.owner, self._mapping()
-        keys = (f"{owner.namespace}/{owner.pod}" if owner.pod else "", owner.namespace, job_id(owner.job), finding.user,
-                finding.account)  # fmt: skip
-        for key in filter(None, keys):
-            if key in mapping:
+        owner, mapping, user = finding.owner, self._mapping(), finding.user
+        pod = f"{owner.namespace}/{owner.pod}" if owner.pod else ""
+        for key in (pod, owner.namespace, job_id(owner.job), user, finding.account):
+            if key and key in mapping:
                 return mapping[key]
         domain = self._config.user_domain
-        if not finding.user or not USER.fullmatch(finding.user):
-            return ""
-        return f"{finding.user}@{domain}" if domain else finding.user
+        return "" if not USER.fullmatch(user) else f"{user}@{domain}" if domain else user
 
     def _metadata(self, finding: Finding) -> Mapping[str, Any]:
-        access, owner = self.api(), finding.owner
-        if access is None or not owner.pod:
+        owner = finding.owner
+        access = self.api() if owner.pod else None
+        if access is None:
             return {}
-        path = f"{access.path}/api/v1/namespaces/{quote(owner.namespace, safe='')}/pods/{quote(owner.pod, safe='')}"
-        status, body = access.client().get(path, TIMEOUT_S, POD_BYTES, *access.headers())
+        path = f"/api/v1/namespaces/{quote(owner.namespace, safe='')}/pods/{quote(owner.pod, safe='')}"
+        status, pod = access.ask(path, TIMEOUT_S)
         if status == 404:  # it ended since the last scrape
             return {}
-        if status != 200:
+        if status != 200 or not pod.get("metadata"):
             raise ConfigError(f"the API server answers with status {status} for pods", "allow the fleet to get pods")
-        try:
-            return as_dict(as_dict(load_json(body)).get("metadata"))
-        except (ValueError, RecursionError):
-            raise GpuledgerError("the API server does not answer with a pod", kind="format") from None
+        return as_dict(pod["metadata"])
 
 
 def exempt_until(text: str) -> float:
     """The Unix time at which an exemption ends, at the end of a day in UTC; 0 if there is none."""
-    match = DATE.fullmatch(text)
-    if match is None:
+    if (match := DATE.fullmatch(text)) is None:
         return 0.0
     try:
-        end = datetime.fromisoformat(match[0].removesuffix("Z")).replace(tzinfo=timezone.utc)
+        end = datetime.fromisoformat(text.removesuffix("Z")).replace(tzinfo=timezone.utc)
     except ValueError:
         return 0.0
     return (end if match[2] else end + timedelta(days=1)).timestamp()

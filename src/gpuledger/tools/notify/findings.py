@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from gpuledger.catalog import metrics
 from gpuledger.config import durations
 from gpuledger.model.owners import Owner
-from gpuledger.tools.idle.rows import QUERIES, IdleRow, allocation_owner, rows_of_fleet
+from gpuledger.tools.idle.rows import QUERIES, allocation_owner, rows_of_fleet
 from gpuledger.tools.notify.config import NotifyConfig
 from gpuledger.tools.prometheus.answer import Series, node_of
 from gpuledger.tools.prometheus.expression import series
 from gpuledger.tools.text import fixed, moment, percent, span
 
-IDLE, BELOW = "idle", "below_entitlement"
 POINTS = 1440
-"""Points of a window: one each minute of a day. A window counts if 95 % of them have a value."""
+"""Points of a window at most: one each minute of a day. A window counts if 95 % of them have a value."""
 COVERED = 0.95
 Answers = Mapping[str, Iterable[Series]]
 
@@ -25,7 +24,9 @@ Answers = Mapping[str, Iterable[Series]]
 class Finding:
     """One allocation whose owner should know."""
 
-    rule: str
+    reason: str
+    """GpuIdle or GpuBelowEntitlement, for programs."""
+    about: str
     owner: Owner
     node: str
     gpu: str
@@ -48,50 +49,49 @@ class Finding:
 
 def queries(config: NotifyConfig) -> dict[str, str]:
     """PromQL by name."""
-    named = dict(QUERIES) if config.idle_s is not None else {}
-    users = series(metrics.gpu_process_info).where("batch_job", "!=", "").over("last_over_time", "1d")
-    named["users"] = users.max_by("batch_job", "user").text
-    named["accounts"] = series(metrics.gpu_job_allocation_info).max_by("batch_job", "batch_account").text
+    processes = series(metrics.gpu_process_info).where("batch_job", "!=", "").where("user", "!=", "root")
+    named = {
+        **(QUERIES if config.idle_s is not None else {}),
+        "users": processes.over("last_over_time", "1d").max_by("batch_job", "user").text,
+        "accounts": series(metrics.gpu_job_allocation_info).max_by("batch_job", "batch_account").text,
+    }
     if config.below is not None:
-        used = series(metrics.gpu_entitlement_compute_used_ratio)
-        window, step = (
-            durations.show(round(config.below_for_s)),
-            durations.show(max(1, round(config.below_for_s / POINTS))),
-        )
+        used, window_s = series(metrics.gpu_entitlement_compute_used_ratio), round(config.below_for_s)
+        window, step = durations.show(window_s), durations.show(_step_s(config))
+        asked = series(metrics.gpu_entitlement_compute_ratio).aggregate("max", without=("source",))
         named["used"] = used.sampled("avg_over_time", window, step).op("<", config.below).text
-        asked = series(metrics.gpu_entitlement_compute_ratio)
-        named["asked"] = asked.aggregate("max", without=("source",)).text
-        named["points"] = used.sampled("count_over_time", window, step).text
+        named |= {"asked": asked.text, "points": used.sampled("count_over_time", window, step).text}
     return named
+
+
+def _step_s(config: NotifyConfig) -> int:
+    return max(1, -(-round(config.below_for_s) // POINTS))
 
 
 def findings(config: NotifyConfig, answers: Answers, now_s: float) -> list[Finding]:
     """The findings, one for each allocation: that it is idle says more than that it is used too little."""
-    users = {labels["batch_job"]: labels.get("user", "") for labels, _ in answers["users"]}
-    accounts = {labels["batch_job"]: labels.get("batch_account", "") for labels, _ in answers["accounts"]}
+    users = {labels.get("batch_job"): labels.get("user", "") for labels, _ in answers["users"]}
+    accounts = {labels.get("batch_job"): labels.get("batch_account", "") for labels, _ in answers["accounts"]}
     by_key: dict[str, Finding] = {}
-    for finding in (*_idle(config, answers, now_s, users, accounts), *_below(config, answers, now_s, users, accounts)):
-        by_key.setdefault(finding.key, finding)
+    for finding in (*_idle(config, answers, now_s), *_below(config, answers, now_s)):
+        job = finding.owner.job
+        known = replace(finding, user=users.get(job, ""), account=accounts.get(job, ""))
+        by_key.setdefault(finding.key, known)
     return list(by_key.values())
 
 
-def _idle(
-    config: NotifyConfig, answers: Answers, now_s: float, users: Mapping[str, str], accounts: Mapping[str, str]
-) -> Iterator[Finding]:
+def _idle(config: NotifyConfig, answers: Answers, now_s: float) -> Iterator[Finding]:
     if config.idle_s is None:
         return
     for row in rows_of_fleet(answers, now_s, config.prices):
         if row.idle_seconds >= config.idle_s:
+            state = row.state.replace("_", " ")
+            since = f"not used since {moment(row.idle_since)}, for {span(row.idle_seconds)} ({state})"
             yield Finding(
-                rule=IDLE, owner=row.owner, node=row.node, gpu=row.gpu, uuid=row.uuid, lines=tuple(_idle_lines(row)),
+                reason="GpuIdle", about="is allocated and not used", owner=row.owner, node=row.node, gpu=row.gpu,
+                uuid=row.uuid, lines=(since, _bill(row.gpu_hours, row.kwh, row.cost, row.prices.currency)),
                 command=replace(row, advice_after_s=config.idle_s).command, since_s=row.idle_since,
-                user=users.get(row.owner.job, ""), account=accounts.get(row.owner.job, ""),
             )  # fmt: skip
-
-
-def _idle_lines(row: IdleRow) -> Iterator[str]:
-    yield f"not used since {moment(row.idle_since)}, for {span(row.idle_seconds)} ({row.state.replace('_', ' ')})"
-    yield _bill(row.gpu_hours, row.kwh, row.cost, row.prices.currency)
 
 
 def _bill(gpu_hours: float, kwh: float | None, cost: float | None, currency: str) -> str:
@@ -101,24 +101,24 @@ def _bill(gpu_hours: float, kwh: float | None, cost: float | None, currency: str
     return f"in that time: {', '.join(parts)}"
 
 
-def _below(
-    config: NotifyConfig, answers: Answers, now_s: float, users: Mapping[str, str], accounts: Mapping[str, str]
-) -> Iterator[Finding]:
+def _below(config: NotifyConfig, answers: Answers, now_s: float) -> Iterator[Finding]:
     if config.below is None:
         return
     points, asked = ({_sorted(labels): value for labels, value in answers[name]} for name in ("points", "asked"))
+    window_s, prices = config.below_for_s, config.prices
     for labels, used in answers["used"]:
-        if points.get(_sorted(labels), 0) < COVERED * POINTS:
+        key = _sorted(labels)
+        # An allocation that has ended is no longer asked for, and still has most of its points.
+        if key not in asked or points.get(key, 0) < COVERED * window_s / _step_s(config):
             continue
-        owner, window = allocation_owner(labels), config.below_for_s
-        hours = window / 3600 * asked.get(_sorted(labels), 1.0)
+        hours = window_s / 3600 * asked[key]
         yield Finding(
-            rule=BELOW, owner=owner, node=node_of(labels), gpu=labels.get("gpu", ""), uuid=labels.get("uuid", ""),
-            lines=(f"used {percent(used)} % of what was asked for, in the last {span(window)}",
-                   _bill(hours, None, config.prices.cost(hours, None), config.prices.currency)),
-            since_s=now_s - window, user=users.get(owner.job, ""), account=accounts.get(owner.job, ""),
+            reason="GpuBelowEntitlement", about="is used far below what was asked for", owner=allocation_owner(labels),
+            node=node_of(labels), gpu=labels.get("gpu", ""), uuid=labels.get("uuid", ""), since_s=now_s - window_s,
+            lines=(f"used {percent(used)} % of what was asked for, in the last {span(window_s)}",
+                   _bill(hours, None, prices.cost(hours, None), prices.currency)),
         )  # fmt: skip
 
 
-def _sorted(labels: Mapping[str, str]) -> Sequence[tuple[str, str]]:
+def _sorted(labels: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     return tuple(sorted((name, value) for name, value in labels.items() if name != "__name__"))

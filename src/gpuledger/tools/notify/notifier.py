@@ -12,23 +12,26 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from gpuledger.errors import ConfigError, GpuledgerError, PrometheusError
+from gpuledger.errors import ConfigError, GpuledgerError, HttpError, PrometheusError
 from gpuledger.runtime.poller import Poller
 from gpuledger.runtime.statelog import StateLog
 from gpuledger.storage.atomicfile import replacing
-from gpuledger.tools.notify.config import NotifyConfig
-from gpuledger.tools.notify.contacts import Contact, Contacts
+from gpuledger.tools.notify.config import DAY_S, NotifyConfig
+from gpuledger.tools.notify.contacts import Contacts
 from gpuledger.tools.notify.findings import Finding, findings, queries
-from gpuledger.tools.notify.send import FAILED, NOT_FOR_IT, Message, Receiver, message, receivers
+from gpuledger.tools.notify.send import Message, Send, message, receivers
 from gpuledger.tools.prometheus.answer import Series
 
 log = logging.getLogger(__name__)
 
 INTERVAL_S = 60.0
-DAY_S = 86400.0
-LARGEST_STATE = 64 << 20
+LISTED_S = 30 * DAY_S
+"""Time after which an owner without an address is forgotten, and may be logged again."""
+LATE = ("timeout", "half", "http", "size")
+"""Kinds of errors after which a message may have arrived."""
 RunQuery = Callable[[str, float], tuple[Series, ...]]
 """The result of a query at a time."""
+Times = dict[str, float]
 
 
 class Notifier:
@@ -53,81 +56,77 @@ class Notifier:
             self._log.change("prometheus", error.kind, f"no messages: {error}", "")
             return False
         self._log.change("prometheus", "", "", "messages are sent again")
-        self._sent = {key: sent_s for key, sent_s in self._sent.items() if now_s - sent_s < DAY_S}
+        self._sent, self._unreachable = _newer(self._sent, now_s, DAY_S), _newer(self._unreachable, now_s, LISTED_S)
         due = [finding for finding in findings(self._config, answers, now_s) if finding.key not in self._sent]
         messages = [text for finding in due if (text := self._message(finding, now_s)) is not None]
         if self._show is not None:
             for text in messages:
                 self._show(text.text)
                 self._sent[text.finding.key] = now_s
-            return True
-        if messages:
+        elif messages:
             self._deliver(messages, now_s)
         return True
 
     def _message(self, finding: Finding, now_s: float) -> Message | None:
         """None if the allocation is exempt, or its pod cannot be read: it may be exempt."""
+        config, name, place = self._config, finding.owner.display_name, f"pods of {finding.owner.namespace}"
         try:
             contact = self._contacts.find(finding, now_s)
         except GpuledgerError as error:
-            self._log.change("pods", error.kind or "failed", f"pods cannot be read: {error}", "")
+            self._log.change(place, error.kind or "failed", f"{place} cannot be read: {error}", "")
             return None
-        self._log.change("pods", "", "", "pods can be read again")
+        self._log.change(place, "", "", f"{place} can be read again")
         if contact.exempt_until_s > now_s:
             return None
-        self._list_unreachable(finding, contact)
-        return message(finding, contact, self._config.keep_until)
-
-    def _list_unreachable(self, finding: Finding, contact: Contact) -> None:
-        """Log an owner without an address, once. Webhooks and Events need none."""
-        name = finding.owner.display_name
-        if not contact.address and self._config.mail is not None and name not in self._unreachable:
-            self._unreachable[name] = self._clock()
-            log.warning("no address is known for %s; add it to the mapping file", name)
+        if not contact.address and config.mail is not None:  # webhooks and Events need none
+            if name not in self._unreachable:
+                log.warning("no address is known for %s; add it to the mapping file", name)
+            self._unreachable[name] = now_s
+        return message(finding, contact, "" if config.kubeconfig is None else config.keep_until)
 
     def _deliver(self, messages: Sequence[Message], now_s: float) -> None:
-        self._sent |= {text.finding.key: now_s for text in messages}
-        self._store()
+        self._store(self._sent | {text.finding.key: now_s for text in messages})
         with ThreadPoolExecutor(len(self._receivers)) as pool:
-            results = list(pool.map(lambda receiver: self._send_all(receiver, messages), self._receivers))
-        for n, text in enumerate(messages):
-            of_message = {result[n] for result in results}
-            if of_message <= {FAILED, NOT_FOR_IT}:
-                del self._sent[text.finding.key]
-        self._store()
+            sending = [pool.submit(self._send_all, name, send, messages) for name, send in self._receivers]
+            results = [future.result() for future in sending]
+        failed = {text.finding.key for text, *arrived in zip(messages, *results, strict=True) if not any(arrived)}
+        self._store({key: sent_s for key, sent_s in self._sent.items() if key not in failed})
 
-    def _send_all(self, receiver: Receiver, messages: Sequence[Message]) -> list[str]:
-        """The result of each message. After a failure, the receiver gets no more in this round."""
-        results: list[str] = []
+    def _send_all(self, name: str, send: Send, messages: Sequence[Message]) -> list[bool]:
+        """Whether each message may have arrived. A receiver that does not answer gets no more in this round."""
+        arrived: list[bool] = []
+        reason, answers = "", True
         for text in messages:
-            if results and results[-1] not in ("sent", NOT_FOR_IT):
-                results.append(FAILED)
-                continue
             try:
-                results.append(receiver.send(text))
-                reason = f"{receiver.name}: {results[-1]}" if results[-1] not in ("sent", NOT_FOR_IT) else ""
-            except GpuledgerError as error:
-                results.append(FAILED)
+                arrived.append(answers and send(text))
+            except (GpuledgerError, ValueError) as error:  # ValueError: a text that cannot be sent
                 reason = str(error)
-            self._log.change(
-                receiver.name, reason, f"a message could not be sent: {reason}", f"{receiver.name} works again"
-            )
-        return results
+                arrived.append(getattr(error, "kind", "") in LATE)
+                answers = not (arrived[-1] or isinstance(error, HttpError))
+        self._log.change(name, reason, f"a message could not be sent: {reason}", f"{name} works again")
+        return arrived
 
-    def _store(self) -> None:
+    def _store(self, sent: Times) -> None:
+        """Raises UsageError; nothing counts as sent then."""
         with replacing(self._config.state, private=True) as file:
-            file.write(json.dumps({"version": 1, "sent": self._sent, "unreachable": self._unreachable}).encode())
+            file.write(json.dumps({"version": 1, "sent": sent, "unreachable": self._unreachable}).encode())
+        self._sent = sent
 
 
-def _load(path: str) -> tuple[dict[str, float], dict[str, float]]:
+def _newer(times: Times, now_s: float, age_s: float) -> Times:
+    """Those that are not older, and not in a future that the clock has left."""
+    return {key: time_s for key, time_s in times.items() if abs(now_s - time_s) < age_s}
+
+
+def _load(path: str) -> tuple[Times, Times]:
     """Times of sent messages by allocation, and of owners without an address by name."""
     try:
-        with Path(path).open("rb") as file:
-            data = json.loads(file.read(LARGEST_STATE))
+        data = json.loads(Path(path).read_bytes())
         if data["version"] == 1:
-            return tuple(
-                {str(key): float(time_s) for key, time_s in data[name].items()} for name in ("sent", "unreachable")
-            )  # type: ignore[return-value]
+            sent, unreachable = (
+                {key: float(time_s) for key, time_s in data[name].items()} for name in ("sent", "unreachable")
+            )
+            return sent, unreachable
     except FileNotFoundError:
         return {}, {}
     except OSError as error:

@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from email.message import EmailMessage
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 from urllib.parse import quote
 
-from gpuledger.errors import GpuledgerError, HttpError
-from gpuledger.model.owners import Owner
+from gpuledger.errors import GpuledgerError
+from gpuledger.model.plaintext import plain
 from gpuledger.net.http import Client
-from gpuledger.net.kubeapi import ApiAccess
 from gpuledger.tools.notify.config import ALERTMANAGER, Mail, NotifyConfig, Webhook
 from gpuledger.tools.notify.contacts import Contact, Contacts, is_mail_address
-from gpuledger.tools.notify.findings import IDLE, Finding
+from gpuledger.tools.notify.findings import Finding
 
 TIMEOUT_S = 10.0
 ANSWER_BYTES = 64 << 10
 EVENT_MESSAGE = 1024
 """Longest message of an Event."""
-SENT, NOT_FOR_IT, FAILED, UNSURE = "sent", "not for it", "failed", "unsure"
-"""Results: unsure is a timeout, after which the message may have arrived."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,125 +35,91 @@ class Message:
     lines: tuple[str, ...]
 
     @property
-    def reason(self) -> str:
-        """One word for programs."""
-        return "GpuIdle" if self.finding.rule == IDLE else "GpuBelowEntitlement"
-
-    @property
     def text(self) -> str:
         """The whole message."""
         return "\n".join((self.title, *self.lines))
 
 
 def message(finding: Finding, contact: Contact, keep_until: str) -> Message:
-    """What the owner should know: what was found, how to free the device, how to keep it."""
-    about = "is allocated and not used" if finding.rule == IDLE else "is used far below what was asked for"
-    title = f"GPU {finding.gpu} of {finding.node}, allocated to {finding.owner.display_name}, {about}"
-    lines = [*finding.lines]
-    lines += [f"to free it: {finding.command}"] if finding.command else []
-    if finding.owner.pod:
-        lines.append(f"to keep it: annotate the pod with {keep_until}: YYYY-MM-DD, the last day you need it")
-    else:
-        lines.append("to keep it: tell your administrators until when")
-    return Message(finding, contact, title, tuple(lines))
+    """What the owner should know: what was found, how to free the device, and how to keep it by an annotation."""
+    title = f"GPU {finding.gpu} of {finding.node}, allocated to {finding.owner.display_name}, {finding.about}"
+    free = (f"to free it: {finding.command}",) if finding.command else ()
+    keep = "to keep it: tell your administrators until when"
+    if finding.owner.pod and keep_until:
+        keep = f"to keep it: annotate the pod with {keep_until}: YYYY-MM-DD, the last day you need it"
+    return Message(finding, contact, plain(title), (*finding.lines, *free, keep))
 
 
-class Receiver(Protocol):
-    """Where messages go."""
-
-    name: str
-
-    def send(self, message: Message) -> str:
-        """SENT, NOT_FOR_IT, FAILED or UNSURE; or raises GpuledgerError, which means FAILED."""
+Send = Callable[[Message], bool]
+"""Whether the message was for this receiver, which has it now. Raises GpuledgerError."""
 
 
-def receivers(config: NotifyConfig, contacts: Contacts) -> list[Receiver]:
-    """The configured receivers."""
-    chosen: list[Receiver] = [WebhookReceiver(webhook) for webhook in config.webhooks]
-    chosen += [EventReceiver(contacts)] if config.events else []
-    chosen += [MailReceiver(config.mail)] if config.mail else []
+def receivers(config: NotifyConfig, contacts: Contacts) -> list[tuple[str, Send]]:
+    """The configured receivers with their names."""
+    chosen: list[tuple[str, Send]] = [(f"webhook {hook.address}", partial(_hook, hook)) for hook in config.webhooks]
+    chosen += [("events", partial(_create_event, contacts))] if config.events else []
+    chosen += [("mail", partial(_mail, config.mail))] if config.mail else []
     return chosen
 
 
-class WebhookReceiver:
-    """Posts JSON, as Slack or a receiver of Alertmanager expects it."""
-
-    def __init__(self, webhook: Webhook) -> None:
-        self.name = f"webhook {webhook.address}"
-        self._webhook, self._client = webhook, Client(webhook.address, name=f"the webhook {webhook.address}")
-
-    def send(self, message: Message) -> str:
-        """Any status from 200 to 299 is a success."""
-        body = _alert(message) if self._webhook.format == ALERTMANAGER else _slack(message)
-        return _post(self._client, self._webhook.path, body)
+def _hook(webhook: Webhook, message: Message) -> bool:
+    """JSON as Slack or a receiver of Alertmanager expects it."""
+    client = Client(webhook.address, name=f"the webhook {webhook.address}")
+    body = json.dumps(_alert(message) if webhook.format == ALERTMANAGER else _slack(message)).encode()
+    kind = "Content-Type: application/json"
+    with client.stream(webhook.path, TIMEOUT_S, ANSWER_BYTES, kind, body=body) as response:
+        return _accepts(client.name, response.status)
 
 
-class EventReceiver:
-    """Creates an Event on the pod."""
-
-    name = "events"
-
-    def __init__(self, contacts: Contacts) -> None:
-        self._contacts = contacts
-
-    def send(self, message: Message) -> str:
-        """Owners that are no pods get none."""
-        access, owner = self._contacts.api(), message.finding.owner
-        if access is None or not owner.pod or not message.contact.pod_uid:
-            return NOT_FOR_IT
-        path = f"{access.path}/api/v1/namespaces/{quote(owner.namespace, safe='')}/events"
-        return _post(access.client(), path, _event(message, owner), access)
+def _create_event(contacts: Contacts, message: Message) -> bool:
+    """An Event on the pod; owners that are no pods get none."""
+    access, owner = contacts.api(), message.finding.owner
+    if access is None or not owner.pod or not message.contact.pod_uid:
+        return False
+    path = f"/api/v1/namespaces/{quote(owner.namespace, safe='')}/events"
+    return _accepts("the API server", access.ask(path, TIMEOUT_S, _event(message))[0])
 
 
-class MailReceiver:
-    """Sends mail."""
-
-    name = "mail"
-
-    def __init__(self, mail: Mail) -> None:
-        self._mail = mail
-
-    def send(self, message: Message) -> str:
-        """Only to addresses of the configured domains, and to local users."""
-        if not is_mail_address(message.contact.address, self._mail.domains):
-            return NOT_FOR_IT
-        mail = EmailMessage()
-        mail["From"], mail["To"], mail["Subject"] = self._mail.sender, message.contact.address, message.title[:200]
-        mail.set_content("\n".join(message.lines))
-        command = [self._mail.sendmail, "-i", "-f", self._mail.sender, "--", message.contact.address]
-        try:
-            done = subprocess.run(command, check=False, input=mail.as_bytes(), capture_output=True, timeout=TIMEOUT_S)  # noqa: S603
-        except subprocess.TimeoutExpired:
-            return UNSURE
-        except OSError as error:
-            raise GpuledgerError(f"cannot run {self._mail.sendmail}: {error.strerror}", "install it") from None
-        return SENT if done.returncode == 0 else FAILED
+def _accepts(name: str, status: int) -> bool:
+    if not 200 <= status < 300:
+        raise GpuledgerError(f"{name} answers with status {status}", kind="status")
+    return True
 
 
-def _post(client: Client, path: str, body: object, access: ApiAccess | None = None) -> str:
-    headers = (*(access.headers() if access else ()), "Content-Type: application/json")
+def _mail(settings: Mail, message: Message) -> bool:
+    """Mail to addresses of the configured domains, and to local users."""
+    address = message.contact.address
+    if not is_mail_address(address, settings.domains):
+        return False
+    mail = EmailMessage()
+    mail["From"], mail["To"], mail["Subject"] = settings.sender, address, message.title[:200]
+    mail.set_content("\n".join(message.lines))
+    command = [settings.sendmail, "-i", "-f", settings.sender, "--", address]
     try:
-        with client.stream(path, TIMEOUT_S, ANSWER_BYTES, *headers, body=json.dumps(body).encode()) as response:
-            if 200 <= response.status < 300:
-                return SENT
-            raise GpuledgerError(f"{client.name} answers with status {response.status}", kind="http")
-    except HttpError as error:
-        if error.kind in ("timeout", "half", "http", "size"):
-            return UNSURE
-        raise
+        done = subprocess.run(command, check=False, input=mail.as_bytes(), capture_output=True, timeout=TIMEOUT_S)  # noqa: S603
+    except subprocess.TimeoutExpired:
+        raise GpuledgerError(f"{command[0]} does not end", "check the mail server", "timeout") from None
+    except OSError as error:
+        raise GpuledgerError(f"cannot run {command[0]}: {error.strerror}", "install it") from None
+    if done.returncode:
+        raise GpuledgerError(
+            f"{command[0]} refuses mail to {address} with code {done.returncode}", "correct the address"
+        )
+    return True
 
 
 def _slack(message: Message) -> Mapping[str, Any]:
-    text = message.text if not message.contact.address else f"{message.text}\nowner: {message.contact.address}"
-    return {"text": text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")}
+    owner = f"\nowner: {message.contact.address}" if message.contact.address else ""
+    return {"text": f"{message.text}{owner}".replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")}
 
 
 def _alert(message: Message) -> Mapping[str, Any]:
     """The body that Alertmanager posts to a webhook, with one alert."""
     finding, owner = message.finding, message.finding.owner
-    names = {"namespace": owner.namespace, "pod": owner.pod, "container": owner.container, "batch_job": owner.job}
-    place = {"alertname": message.reason, "node": finding.node, "gpu": finding.gpu, "uuid": finding.uuid}
-    labels = {name: text for name, text in (place | names).items() if text}
+    names = {"alertname": finding.reason, "node": finding.node, "gpu": finding.gpu, "uuid": finding.uuid,
+             "namespace": owner.namespace, "pod": owner.pod, "container": owner.container,
+             "batch_job": owner.job}  # fmt: skip
+    labels = {name: text for name, text in names.items() if text}
     annotations = {"summary": message.title, "description": "\n".join(message.lines), "owner": message.contact.address}
     alert = {"status": "firing", "labels": labels, "annotations": annotations, "startsAt": _time(finding.since_s),
              "endsAt": "0001-01-01T00:00:00Z", "generatorURL": "", "fingerprint": ""}  # fmt: skip
@@ -164,16 +128,15 @@ def _alert(message: Message) -> Mapping[str, Any]:
             "alerts": [alert]}  # fmt: skip
 
 
-def _event(message: Message, owner: Owner) -> Mapping[str, Any]:
-    now = _time(datetime.now(timezone.utc).timestamp())
+def _event(message: Message) -> Mapping[str, Any]:
+    now, owner = _time(datetime.now(timezone.utc).timestamp()), message.finding.owner
     return {
-        "apiVersion": "v1", "kind": "Event",
+        "apiVersion": "v1", "kind": "Event", "type": "Warning", "count": 1, "source": {"component": "gpuledger"},
         "metadata": {"generateName": "gpuledger-", "namespace": owner.namespace},
         "involvedObject": {"apiVersion": "v1", "kind": "Pod", "namespace": owner.namespace, "name": owner.pod,
                            "uid": message.contact.pod_uid},
-        "reason": message.reason,
-        "message": message.text[:EVENT_MESSAGE], "type": "Warning", "count": 1,
-        "source": {"component": "gpuledger"}, "firstTimestamp": now, "lastTimestamp": now,
+        "reason": message.finding.reason, "message": message.text[:EVENT_MESSAGE],
+        "firstTimestamp": now, "lastTimestamp": now,
     }  # fmt: skip
 
 

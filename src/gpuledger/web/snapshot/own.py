@@ -15,12 +15,13 @@ from gpuledger.model import (
     ContainerUse,
     Facts,
     Health,
+    MemoryAccount,
     Owner,
     Owners,
     ProcessUse,
-    Reading,
     Tick,
 )
+from gpuledger.model.owners import Allocation
 from gpuledger.web.snapshot.build import snapshot
 from gpuledger.web.snapshot.colours import first_choice
 from gpuledger.web.snapshot.history import Past
@@ -74,89 +75,90 @@ def own_snapshot(tick: Tick, before: Tick | None, scope: Scope, *, node: str = "
     return replace(view, viewer=scope.viewer, gpus=gpus, allocations=allocations, problems=(), process_count=None)
 
 
-def own_past(past: Past, names: frozenset[str]) -> Past:
-    """The history of the owners with these names. That of GPUs would show when others used them."""
-    unknown = (None,) * len(past.owners.times)
-    rows = tuple(replace(row, colour=first_choice(row.owner)) for row in past.owners.rows if row.owner in names)
-    return replace(
-        past, gpus=replace(past.gpus, rows=()), owners=replace(past.owners, rows=rows, unowned_watts=unknown)
-    )
+def own_past(past: Past, tick: Tick, scope: Scope) -> Past:
+    """The history of the tenant's pods and jobs: no other tenant can have their names.
 
-
-def names_in_history(tick: Tick, scope: Scope) -> frozenset[str]:
-    """The display names of the tenant that no other tenant can have: those of pods and jobs."""
+    That of GPUs would show when others used them.
+    """
     own = own_tick(tick, scope)
     uses: tuple[Use, ...] = (*own.processes, *own.containers)
     owners = [use.owner for use in uses if use.owner.outer is None]
-    return frozenset(o.display_name for o in owners if o.job or (o.namespace and o.pod and o.container))
+    names = {o.display_name for o in owners if o.job or (o.namespace and o.pod and o.container)}
+    rows = tuple(replace(row, colour=first_choice(row.owner)) for row in past.owners.rows if row.owner in names)
+    unknown = (None,) * len(past.owners.times)
+    owners_only = replace(past.owners, rows=rows, unowned_watts=unknown)
+    return replace(past, gpus=replace(past.gpus, rows=()), owners=owners_only)
 
 
 def own_tick(tick: Tick, scope: Scope) -> Tick:
     """The tick with the tenant's workloads, and with the values of the devices that they use."""
 
-    def job_uid(owner: Owner) -> str:
-        return tick.owners.job_uids.get(owner.job, "") if owner.job else ""
+    def is_own(use: Allocation | AllocationUse) -> bool:
+        return scope.owns(use.owner, job_uid=tick.owners.job_uids.get(use.owner.job, ""))
 
     processes = tuple(use for use in tick.processes if scope.owns(use.owner, use.facts))
     containers = tuple(use for use in tick.containers if scope.owns(use.owner))
-    allocations = tuple(use for use in tick.allocations if scope.owns(use.owner, job_uid=job_uid(use.owner)))
-    uses: tuple[Use | AllocationUse, ...] = (*processes, *containers, *allocations)
+    allocations = tuple(use for use in tick.allocations if is_own(use))
+    uses: list[Use | AllocationUse] = [use for use in processes if use.active is not False]
+    uses += [use for use in containers if use.processes or use.inferred_bytes]
+    uses += [use for use in allocations if use.state]
+    # Not those of exited processes and ended allocations: others use these devices now.
     uuids = {uuid for use in uses for uuid in (use.device.uuid, use.device.gpu_uuid)}
     own = Tick(
         tick.time_ns,
         tick.driver,
-        tuple(_reading(reading) for reading in tick.readings if reading.device.uuid in uuids),
+        # Without the processes of the device, and the faults that they caused.
+        tuple(replace(r, residents=None, samples=None, xids=()) for r in tick.readings if r.device.uuid in uuids),
         source=tick.source,
-        owners=Owners(allocations=tuple(
-            given for given in tick.owners.allocations if scope.owns(given.owner, job_uid=job_uid(given.owner))
-        )),
-        memory={uuid: replace(tick.memory[uuid], candidates=0) for uuid in uuids & tick.memory.keys()},
+        owners=Owners(allocations=tuple(use for use in tick.owners.allocations if is_own(use))),
+        memory={uuid: _memory(tick.memory[uuid], containers, uuid) for uuid in uuids & tick.memory.keys()},
         processes=processes,
         containers=containers,
         allocations=allocations,
         servers=tuple(server for server in tick.servers or () if server.owner is not None and scope.owns(server.owner)),
         health=Health(interval_ns=tick.health.interval_ns),
-    )  # fmt: skip
-    return replace(own, accounts={uuid: _account(tick, own, uuid) for uuid in uuids & tick.accounts.keys()})
-
-
-def _reading(reading: Reading) -> Reading:
-    """Without the processes of the device, and the faults that they caused."""
-    return replace(reading, residents=None, samples=None, xids=())
-
-
-def _account(tick: Tick, own: Tick, uuid: str) -> Account:
-    """The account of a GPU: energy without an owner and that of exited processes of others count as that of others."""
-    account = tick.accounts[uuid]
-    listed_mj = sum(_mj(use) for use in own.processes if use.device.gpu_uuid == uuid)
-    return replace(
-        account,
-        retired_mj=max(0, _used_mj(own, uuid) - listed_mj),
-        unattributed_mj=tuple((reason, mj) for reason, mj in account.unattributed_mj if reason == BEFORE),
     )
+    return replace(
+        own, accounts={uuid: _account(tick.accounts[uuid], own, uuid) for uuid in uuids & tick.accounts.keys()}
+    )
+
+
+def _is_on(use: Use, uuid: str) -> bool:
+    return uuid in (use.device.uuid, use.device.gpu_uuid)
+
+
+def _memory(account: MemoryAccount, own: Iterable[ContainerUse], uuid: str) -> MemoryAccount:
+    """What no own container is inferred to hold counts as known: contexts of others would show how many there are."""
+    if account.unknown_bytes is None:
+        return account
+    inferred = sum(use.inferred_bytes or 0 for use in own if _is_on(use, uuid))
+    total = account.known_bytes + account.unknown_bytes + (account.overhead_bytes or 0)
+    return MemoryAccount(max(0, total - inferred), inferred, 0, inferred)
+
+
+def _account(account: Account, own: Tick, uuid: str) -> Account:
+    """The account of a GPU: energy without an owner and that of exited processes of others count as that of others."""
+    retired_mj = _used_mj(own, uuid) - _mj(own.processes, uuid)
+    before = tuple((reason, mj) for reason, mj in account.unattributed_mj if reason == BEFORE)
+    return replace(account, retired_mj=max(0, retired_mj), unattributed_mj=before)
 
 
 def _used_mj(own: Tick, uuid: str) -> int:
     """Energy of the tenant on a GPU. That of a container includes its exited processes."""
-    uses: tuple[Use, ...] = (*own.containers, *(use for use in own.processes if not use.owner.container_id))
-    return sum(_mj(use) for use in uses if use.device.gpu_uuid == uuid)
+    return _mj((*own.containers, *(use for use in own.processes if not use.owner.container_id)), uuid)
 
 
-def _mj(use: Use) -> int:
-    return sum(mj for _, mj in use.energy_mj)
+def _mj(uses: Iterable[Use], uuid: str) -> int:
+    return sum(mj for use in uses if _is_on(use, uuid) for _, mj in use.energy_mj)
 
 
 def _others(gpu: Gpu, own: Tick) -> Others:
     """What is left of the device's totals: total = own + others, and for energy also idle and before."""
-    listed = [use for use in own.processes if use.active is not False]
-    held = [use.resident.memory_bytes for use in listed if gpu.uuid in (use.device.uuid, use.device.gpu_uuid)]
-    held += [use.inferred_bytes for use in own.containers if gpu.uuid in (use.device.uuid, use.device.gpu_uuid)]
-    used = gpu.memory.used_bytes
-    energy, joules = gpu.energy, None
-    if energy is not None and energy.joules is not None:
-        without_process = energy.idle_joules + sum(energy.unattributed_joules.values())
-        joules = round(energy.joules - without_process - _used_mj(own, gpu.uuid) / 1000, 3)
-    return Others(
-        memory_bytes=None if used is None else max(0, used - int(sum_known(held) or 0)),
-        joules=None if joules is None else max(0.0, joules),
-    )
+    held = [use.resident.memory_bytes for use in own.processes if use.active is not False and _is_on(use, gpu.uuid)]
+    held += [use.inferred_bytes for use in own.containers if _is_on(use, gpu.uuid)]
+    used, energy = gpu.memory.used_bytes, gpu.energy
+    memory = None if used is None else max(0, used - int(sum_known(held) or 0))
+    if energy is None or energy.joules is None:
+        return Others(memory_bytes=memory)
+    left = energy.joules - energy.idle_joules - sum(energy.unattributed_joules.values())
+    return Others(memory_bytes=memory, joules=max(0.0, round(left - _used_mj(own, gpu.uuid) / 1000, 3)))
