@@ -114,7 +114,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         flags = (f"--web.config.file={folder / 'web.yml'}", f"--web.listen-address={host}:{port}")
         with serving("demo", *flags, env=surroundings()) as exporter:
             pod_of_exporter(cluster, host, port)
-            yield World(cluster, exporter, tokens)
+            world = World(cluster, exporter, tokens)
+            wait_until(lambda: world.get("/api/v1/snapshot", Authorization=basic("root", "pw"))[0] == 200)
+            yield world
 
 
 def pod_of_exporter(cluster: Cluster, host: str, port: int) -> None:
