@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from gpuledger.errors import LostError
 from gpuledger.tools import answers
+from gpuledger.tools.answers import costs
 from gpuledger.tools.mcp import (
     INVALID_PARAMS,
     INVALID_REQUEST,
@@ -29,7 +30,7 @@ from gpuledger.tools.mcp import (
 )
 from gpuledger.tools.prices import Prices
 from gpuledger.web.snapshot.build import snapshot
-from gpuledger.web.snapshot.schema import Snapshot
+from gpuledger.web.snapshot.schema import AllocationRow, Snapshot
 from tests.cli.running import serving, surroundings
 from tests.web.snapshot.nodes import Node
 
@@ -99,6 +100,15 @@ def test_names_cannot_command_a_terminal() -> None:
     assert "allocated   all GPUs" in text
     assert "\x1b" not in text
     assert "\n  allocated   all GPUs" not in text
+
+
+def test_hours_on_a_shared_device_in_an_own_view() -> None:
+    """How many share it is hidden, so hours and cost are unknown; with a part that was asked for, they are known."""
+    row = AllocationRow(gpu=0, uuid="GPU-0", owner="slurm/7", job="slurm/7", allocated_seconds=3600.0, shared_by=None)
+    for asked, hours in ((None, None), (0.25, 0.25)):
+        view = Snapshot(node="n1", allocations=(replace(row, asked_ratio=asked),))
+        (entry,) = costs([view], Prices(None, 2.0, "EUR"))
+        assert (entry["gpu_hours"], entry["cost"]) == (hours, None if hours is None else 0.5)
 
 
 def test_an_exporter_that_does_not_answer() -> None:

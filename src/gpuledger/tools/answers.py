@@ -74,27 +74,32 @@ def idle(snapshots: Iterable[Snapshot], prices: Prices, min_s: float = ADVICE_AF
 
 
 def costs(snapshots: Iterable[Snapshot], prices: Prices) -> Answer:
-    """GPU-hours, energy and cost of each owner since its exporter started, or since the first one of a journal."""
+    """GPU-hours, energy and cost of each owner since its exporter started, or since the first one of a journal.
+
+    In an own view, the hours on a device that several owners have without parts are not known.
+    """
     answer: dict[tuple[str, str], dict[str, Any]] = {}
 
-    def add(node: str, row: UseRow | AllocationRow, gpu_hours: float, kwh: float) -> None:
+    def add(node: str, row: UseRow | AllocationRow, gpu_hours: float | None, kwh: float) -> None:
         key = node, _owner(row)
         entry = answer.setdefault(key, {"node": node, "owner": key[1], "gpu_hours": 0.0, "kwh": None})
-        entry["gpu_hours"] += gpu_hours
+        entry["gpu_hours"] = None if None in (entry["gpu_hours"], gpu_hours) else entry["gpu_hours"] + gpu_hours
         if row.joules:  # the GPU reports energy
             entry["kwh"] = (entry["kwh"] or 0.0) + kwh
 
     for snapshot in snapshots:
         for allocation in snapshot.allocations:
-            asked = allocation.asked_ratio
-            part = 1 / (allocation.shared_by or 1) if asked is None else asked
-            add(snapshot.node, allocation, allocation.allocated_seconds * part / 3600, 0.0)
+            part = allocation.asked_ratio
+            if part is None and allocation.shared_by:
+                part = 1 / allocation.shared_by
+            add(snapshot.node, allocation, None if part is None else allocation.allocated_seconds * part / 3600, 0.0)
         for use in (*snapshot.containers, *(row for row in snapshot.processes if not row.container_id)):
             if use.joules:
                 add(snapshot.node, use, 0.0, sum(use.joules.values()) / JOULES_PER_KWH)
     for entry in answer.values():
-        entry |= {"cost": prices.cost(entry["gpu_hours"], entry["kwh"]), "currency": prices.currency}
-    return sorted(answer.values(), key=lambda e: (-(e["cost"] or 0.0), -e["gpu_hours"], e["node"], e["owner"]))
+        hours = entry["gpu_hours"]
+        entry |= {"cost": None if hours is None else prices.cost(hours, entry["kwh"]), "currency": prices.currency}
+    return sorted(answer.values(), key=lambda e: (-(e["cost"] or 0.0), -(e["gpu_hours"] or 0.0), e["node"], e["owner"]))
 
 
 def _owner(row: UseRow | AllocationRow) -> str:
