@@ -116,7 +116,7 @@ SECONDS = 16
 ROUNDS = 3
 """Other tests may have the cores meanwhile."""
 MISSED, GAP = 0.2, 0.05
-"""Most ticks missed, and energy without an owner: alone it is one tick of 26 and nothing; without priority 94 and 81 %."""
+"""Most missed ticks, and energy without an owner: alone, a tick of 26 and nothing; without priority, 94 and 81 %."""
 
 
 def ticks(exporter: Running) -> tuple[float, float]:
