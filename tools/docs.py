@@ -244,14 +244,10 @@ def slurm(page: str) -> str:
 
 
 def top(page: str) -> str:
-    """The page with the current tables, and the demo after half a minute."""
-    rows = ["| key | action |", "|---|---|"]
-    for key in KEYS:
-        names = key.names.split()
-        rows.append(f"| {' '.join(f'`{name}`' for name in names)} | {key.about} |")
+    """The page with the current lists, and the demo after half a minute."""
+    rows = [f"- {' '.join(f'`{name}`' for name in key.names.split())}: {key.about}" for key in KEYS]
     page = _between(page, KEYS_BEGIN, rows, KEYS_END)
-    rows = ["| column | description | `--sort` |", "|---|---|---|"]
-    rows += [f"| {column.title} | {column.about} | `{column.name}` |" for column in COLUMNS]
+    rows = [f"- {column.title} (`{column.name}`): {column.about}" for column in COLUMNS]
     page = _between(page, COLUMNS_BEGIN, rows, COLUMNS_END)
     text = once(_demo(30), View(), columns=80, colour=False, utf8=True)
     screen = ["```", *text.splitlines()[1:], "```"]  # without the title, which has the version and the time of day
@@ -299,11 +295,11 @@ def _settings(kind: type) -> list[str]:
 
 def otlp(page: str) -> str:
     """The page with the current names of OpenTelemetry's conventions."""
-    rows = ["| metric | in OpenTelemetry | attributes |", "|---|---|---|"]
+    rows = []
     for name, convention in CONVENTIONS.items():
         attributes = [f"`{key}={value}`" for key, value in convention.attributes]
         attributes += [f"`{new}` from `{old}`" for old, new in convention.labels.items()]
-        rows.append(f"| `{name}` | `{convention.name}` | {', '.join(attributes)} |")
+        rows.append(f"- `{name}`: {', '.join([f'`{convention.name}`', *attributes])}")
     return _between(page, CONVENTIONS_BEGIN, rows, CONVENTIONS_END)
 
 
