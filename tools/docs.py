@@ -15,6 +15,7 @@ from gpuledger.catalog import CATALOG, OPTIONAL, Family, kinds
 from gpuledger.catalog import GROUPS as FAMILIES
 from gpuledger.catalog.dialects import DIALECTS, Choices, dcgm, dcgm1
 from gpuledger.catalog.dialects.dcgmnames import BY_OLD, OLD
+from gpuledger.catalog.family import Type
 from gpuledger.catalog.otel import CONVENTIONS
 from gpuledger.cli.demo import RECORDING
 from gpuledger.cli.idle import IdleSettings
@@ -50,6 +51,7 @@ TOOLS_BEGIN, TOOLS_END = "<!-- settings of tools: written by `make docs` -->", "
 CONVENTIONS_BEGIN, CONVENTIONS_END = "<!-- conventions: written by `make docs` -->", "<!-- end of conventions -->"
 SCREEN_BEGIN, SCREEN_END = "<!-- screen: written by `make docs` -->", "<!-- end of screen -->"
 TOOLS = (FleetSettings, ReportSettings, JobSettings, IdleSettings)
+TWINS = (("gpu_mig_", "gpu_"), ("container_gpu_", "gpu_process_"))
 KINDS = {
     kinds.EXPORTER: ("Exporter", "One series per exporter, except for metrics with additional labels."),
     kinds.GPU: ("GPUs", "One series per GPU."),
@@ -89,37 +91,59 @@ def metrics() -> str:
         "Generated from `src/gpuledger/catalog/` by `make docs`; do not edit.",
         "",
         "A value that the GPU or driver does not report is absent, never 0. Series have no timestamps: a series that",
-        "ends is stale at the next scrape. gpuledger reads the driver once per `--tick.interval` (1 s), not once per",
-        "scrape; a scrape returns the values of the last tick. Some values are",
-        "[read less often](overhead.md#how-fresh-a-value-is). The [glossary](glossary.md) defines the terms.",
+        "ends is stale at the next scrape. A scrape returns the values of the last tick (`--tick.interval`, 1 s); some",
+        "are [read less often](overhead.md#how-fresh-a-value-is). The [glossary](glossary.md) defines the terms.",
         "",
-        "Sources are calls of the driver, files, and: NVML GPM, the driver's activity counters (Hopper and newer),",
-        "averaged since the previous reading; the [energy and memory books](attribution.md), which divide what several",
-        "processes share; the [idle ledger](idle.md); gpuledger itself; and the servers of `--tokens.scrape`.",
+        "Metrics in `_total` are counters, those in `_info` infos, all others gauges. Braces contain the labels that a",
+        "metric has besides those of its section. The source is in parentheses; without one, it is gpuledger itself.",
+        "GPM is the driver's activity counters (Hopper and newer), averaged since the previous reading.",
     ]
     for kind, (title, about) in KINDS.items():
         labels = ", ".join(f"`{label}`" for label in kind.labels)
-        parts += ["", f"## {title}", "", about + (f" Labels: {labels}." if labels else ""), ""]
-        parts += ["| metric | type | additional labels | description | source |", "|---|---|---|---|---|"]
-        for family in CATALOG:
-            if family.of.labels == kind.labels:
-                only = "".join(f" Only with `--collector.{name}`." for name in OPTIONAL if family in FAMILIES[name])
-                more = ", ".join(f"`{label}`" for label in family.labels)
-                name = f'<a id="{family.name}"></a>`{family.name}`'
-                twin = _twin(family)
-                what = (
-                    f"as [`{twin}`](#{twin}){only and '.'}{only} | "
-                    if twin
-                    else f"{family.help}{only} | {family.origin} "
-                )
-                parts.append(f"| {name} | {family.type.value} | {more} | {what}|")
+        parts += ["", f"## {title}", "", about + (f" Labels: {labels}." if labels else "")]
+        families = [family for family in CATALOG if family.of.labels == kind.labels]
+        optional = {family: name for name in OPTIONAL for family in FAMILIES[name]}
+        for name in ("", *OPTIONAL):
+            group = [family for family in families if optional.get(family, "") == name]
+            if group and name:
+                parts += ["", f"Only with `--collector.{name}`:"]
+            if group:
+                parts += ["", *_items(group)]
     about = "Of the service [`gpuledger fleet`](fleet.md), not of the exporter."
-    return "\n".join([*parts, "", "## Fleet", "", about, "", *_fleet_metrics()]) + "\n"
+    parts += ["", "## Fleet", "", about, ""]
+    parts += [_item(family, ("labels of `--by`",) if family.of.labels else ()) for family in fleet_families(())]
+    return "\n".join(parts) + "\n"
+
+
+def _items(families: list[Family]) -> list[str]:
+    """One line per metric; one for all with the descriptions of metrics of GPUs or processes."""
+    items = [_item(family) for family in families if not _twin(family)]
+    if twins := [family for family in families if _twin(family)]:
+        begin, other = next(pair for pair in TWINS if twins[0].name.startswith(pair[0]))
+        names = ", ".join(_anchor(family) for family in twins)
+        items.append(f"- as the metrics that begin with `{other}` instead of `{begin}`: {names}")
+    return items
+
+
+def _anchor(family: Family) -> str:
+    labels = f"{{{','.join(family.labels)}}}" if family.labels else ""
+    return f'<a id="{family.name}"></a>`{family.name}{labels}`'
+
+
+def _item(family: Family, labels: tuple[str, ...] = ()) -> str:
+    """The line of a metric: name, additional labels, description and source."""
+    suffixes = {"total": Type.COUNTER, "info": Type.INFO}
+    if family.type is not suffixes.get(family.name.rpartition("_")[2], Type.GAUGE):
+        raise ValueError(f"{family.name}: the type {family.type.value} does not follow from the name")
+    source = family.origin.removeprefix("the ")
+    sources = "" if source == "gpuledger" else f" ({source})"
+    about = f"{family.help.removesuffix('.')}{sources}."
+    return f"- {_anchor(family)}{''.join(f', {label}' for label in labels)}: {about}"
 
 
 def _twin(family: Family) -> str:
     """The metric of GPUs or of processes with the same description and source; empty if there is none."""
-    for begin, other in (("gpu_mig_", "gpu_"), ("container_gpu_", "gpu_process_")):
+    for begin, other in TWINS:
         for twin in CATALOG:
             if family.name == begin + twin.name.removeprefix(other) and family.origin == twin.origin:
                 return twin.name if family.help == twin.help.replace("the process", "the container") else ""
@@ -127,7 +151,7 @@ def _twin(family: Family) -> str:
 
 
 def configuration(page: str) -> str:
-    """The page with the current tables of settings, of the exporter and of the tools."""
+    """The page with the current settings, of the exporter and of the tools."""
     rows = [*_shared_settings()]
     sections = {"fleet": FleetSettings, "report": ReportSettings, "idle": IdleSettings, "job": JobSettings}
     exporters = [row for row in _own_settings(IdleSettings) if row in _own_settings(JobSettings)]
@@ -135,19 +159,19 @@ def configuration(page: str) -> str:
         if kind is IdleSettings:
             rows += ["", "### idle and job", "", *exporters]
         own = _own_settings(kind)
-        rows += ["", f"### {name}", "", *own[:2], *(row for row in own[2:] if row not in exporters)]
+        rows += ["", f"### {name}", "", *(row for row in own if row not in exporters)]
     return _between(_between(page, BEGIN, _settings(Config), END), TOOLS_BEGIN, rows, TOOLS_END)
 
 
 def _shared_settings() -> list[str]:
-    """The table of the settings that each tool has, with the same default."""
+    """The settings that each tool has, with the same default."""
     first, *others = (_settings(kind) for kind in TOOLS)
     return [row for row in first if all(row in rows for rows in others)]
 
 
 def _own_settings(kind: type) -> list[str]:
-    """The table of a tool, without the settings that all tools or the exporter have."""
-    known = {*_shared_settings()[2:], *(row for row in _settings(Config) if row.startswith(("| `--web.", "| `--log.")))}
+    """The settings of a tool, without the settings that all tools or the exporter have."""
+    known = {*_shared_settings(), *(row for row in _settings(Config) if row.startswith(("- `--web.", "- `--log.")))}
     return [row for row in _settings(kind) if row not in known]
 
 
@@ -160,28 +184,18 @@ def dialects(page: str) -> str:
     page = _between(page, DIALECTS_BEGIN, rows, DIALECTS_END)
     older = {theirs: name for name, theirs in dcgm1.NAMES.items()}
     usual = dcgm.families(Choices(names=OLD))
-    rows = ["| name | in 4.9, if another | type | unit | derived from | in dcgm1 |", "|---|---|---|---|---|---|"]
-    for family in (*usual, *dcgm.optional_families(dcgm.kinds_of(Choices(), ()))):
-        mark = "" if family in usual else " (only if selected)"
-        was = f"`{older[family.name]}`" if family.name in older else ""
-        new = BY_OLD.get(family.name)
-        now = "" if new is None else f"`{new.new}`{f', {new.unit.new}' if new.unit.new else ''}"
-        unit = UNIT.search(family.help)
-        cells = (f"`{family.name}`{mark}", now, family.type.value, unit[1] if unit else "", f"`{family.origin}`", was)
-        rows.append(f"| {' | '.join(cells)} |")
+    optional = dcgm.optional_families(dcgm.kinds_of(Choices(), ()))
+    rows = []
+    for families, about in ((usual, []), (optional, ["", "Only if `--dcgm.counters` selects them:", ""])):
+        rows += [*about, "| name and unit | in 4.9, if another | derived from | in dcgm1 |", "|---|---|---|---|"]
+        for family in families:
+            was = f"`{older[family.name]}`" if family.name in older else ""
+            new = BY_OLD.get(family.name)
+            now = "" if new is None else f"`{new.new}`{f', {new.unit.new}' if new.unit.new else ''}"
+            unit = UNIT.search(family.help)
+            name = f"`{family.name}`{f', {unit[1]}' if unit else ''}"
+            rows.append(f"| {name} | {now} | `{family.origin}` | {was} |")
     return _between(page, NAMES_BEGIN, rows, NAMES_END)
-
-
-def _fleet_metrics() -> list[str]:
-    """The table of the metrics of `gpuledger fleet`."""
-    rows = ["| metric | type | labels | description |", "|---|---|---|---|"]
-    for family in fleet_families(()):
-        labels = [
-            *(f"`{label}`" for label in (*family.of.labels, *family.labels)),
-            *(["labels of `by`"] if family.of.labels else []),
-        ]
-        rows.append(f"| `{family.name}` | {family.type.value} | {', '.join(labels)} | {family.help} |")
-    return rows
 
 
 SAMPLE_IDLE = (
@@ -230,14 +244,10 @@ def slurm(page: str) -> str:
 
 
 def top(page: str) -> str:
-    """The page with the current tables, and the demo after half a minute."""
-    rows = ["| key | action |", "|---|---|"]
-    for key in KEYS:
-        names = key.names.split()
-        rows.append(f"| {' '.join(f'`{name}`' for name in names)} | {key.about} |")
+    """The page with the current lists, and the demo after half a minute."""
+    rows = [f"- {' '.join(f'`{name}`' for name in key.names.split())}: {key.about}" for key in KEYS]
     page = _between(page, KEYS_BEGIN, rows, KEYS_END)
-    rows = ["| column | description | `--sort` |", "|---|---|---|"]
-    rows += [f"| {column.title} | {column.about} | `{column.name}` |" for column in COLUMNS]
+    rows = [f"- {column.title} (`{column.name}`): {column.about}" for column in COLUMNS]
     page = _between(page, COLUMNS_BEGIN, rows, COLUMNS_END)
     text = once(_demo(30), View(), columns=80, colour=False, utf8=True)
     screen = ["```", *text.splitlines()[1:], "```"]  # without the title, which has the version and the time of day
@@ -274,21 +284,22 @@ def _between(page: str, begin: str, rows: list[str], end: str) -> str:
 
 
 def _settings(kind: type) -> list[str]:
-    """The table of settings in the order of their groups, as in the help."""
-    rows = ["| setting | default | description | aliases |", "|---|---|---|---|"]
+    """One line per setting with its default, in the order of their groups, as in the help."""
+    rows = []
     for option in sorted(options_of(kind), key=lambda option: GROUPS.index(option.group)):
         older = ", ".join(f"`{name}`" for name in (*(f"--{alias}" for alias in option.aliases), *option.variables))
-        rows.append(f"| `--{option.key}` | `{option.default_text}` | {option.help} | {older} |")
+        default = f"={option.default_text}" if option.default_text else ""
+        rows.append(f"- `--{option.key}{default}`: {option.help}{f' Alias: {older}.' if older else ''}")
     return rows
 
 
 def otlp(page: str) -> str:
     """The page with the current names of OpenTelemetry's conventions."""
-    rows = ["| metric | in OpenTelemetry | attributes |", "|---|---|---|"]
+    rows = []
     for name, convention in CONVENTIONS.items():
         attributes = [f"`{key}={value}`" for key, value in convention.attributes]
         attributes += [f"`{new}` from `{old}`" for old, new in convention.labels.items()]
-        rows.append(f"| `{name}` | `{convention.name}` | {', '.join(attributes)} |")
+        rows.append(f"- `{name}`: {', '.join([f'`{convention.name}`', *attributes])}")
     return _between(page, CONVENTIONS_BEGIN, rows, CONVENTIONS_END)
 
 

@@ -10,7 +10,7 @@ from gpuledger.catalog.kinds import ALLOCATION, CURRENT_ALLOCATION
 from gpuledger.model import BUSY, IDLE_REASONS, UNKNOWN_STATE, AllocationUse
 
 BOOKS = "the idle ledger"
-REQUESTS = "kubelet, annotations of schedulers, container runtimes, NVML for the size of devices"
+REQUESTS = "kubelet, annotations of schedulers, container runtimes, NVML"
 
 
 def _idle_energy(use: AllocationUse) -> Series:
@@ -53,7 +53,7 @@ ALLOCATIONS: tuple[Family, ...] = (
            BOOKS, at("unknown_ns", 1e9), unit="seconds"),
     Family("gpu_allocation_idle_gpu_seconds_total", C, ALLOCATION,
            "Idle time as a part of the whole GPU: a MIG instance counts by its slices, and a device that is allocated "
-           "several times is divided equally, so that a sum never exceeds the time of the GPUs.",
+           "several times is divided equally.",
            BOOKS, at("idle_gpu_ns", 1e9), unit="seconds"),
     Family("gpu_allocation_busy_energy_joules_total", C, ALLOCATION,
            "Energy of the owner's processes on the device while it was busy.",
@@ -94,8 +94,7 @@ ALLOCATIONS: tuple[Family, ...] = (
            "Memory of the device that the owner asked for, by source as in gpu_entitlement_compute_ratio.",
            REQUESTS, series=_asked("memory_bytes"), labels=("source",), unit="bytes"),
     Family("gpu_entitlement_compute_used_ratio", G, CURRENT_ALLOCATION,
-           "Utilization of the GPU by the owner, over gpu_entitlement_compute_ratio: above 1, it uses more than it "
-           "asked for.",
+           "Utilization of the GPU by the owner, over gpu_entitlement_compute_ratio.",
            BOOKS, at("compute_used_ratio")),
     Family("gpu_entitlement_memory_used_ratio", G, CURRENT_ALLOCATION,
            "Memory of the device that the owner holds, inferred memory included, over gpu_entitlement_memory_bytes.",

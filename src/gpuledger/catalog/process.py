@@ -19,14 +19,14 @@ from gpuledger.catalog.kinds import (
 )
 from gpuledger.model import ActivityPart, ContainerUse, Owner, ProcessUse
 
-SAMPLES = "nvmlDeviceGetProcessesUtilizationInfo, or nvmlDeviceGetProcessUtilization on older drivers"
+SAMPLES = "nvmlDeviceGetProcessesUtilizationInfo, else nvmlDeviceGetProcessUtilization"
 RUNTIME = "Docker, Podman, CRI or the Kubernetes API"
 SHARED = f"{GPM}, divided by the energy books"
 UTILIZATION = (
     f"{GRAPHICS}; divided by the energy books; before Hopper, nvmlDeviceGetUtilizationRates divided by SM time"
 )
 OWNERS = {PROCESS: "the process", CONTAINER: "the container"}
-ACCOUNTING = "nvmlDeviceGetAccountingStats, if accounting mode is enabled"
+ACCOUNTING = "nvmlDeviceGetAccountingStats, in accounting mode"
 
 
 def _about(use: ProcessUse) -> Series:
@@ -83,7 +83,7 @@ PROCESSES: tuple[Family, ...] = (
            "1 while the process is on the GPU, 0 after it has left; absent while the driver lists no processes.",
            LISTS, flag("active")),
     Family("gpu_process_energy_joules_total", C, PROCESS,
-           "Energy of the process, by method. exclusive is measured; all other methods are estimates.",
+           "Energy of the process, by method. exclusive is measured, others are estimates.",
            LEDGER, series=named("energy_mj", 1000), labels=("method",), unit="joules"),
     Family("gpu_process_energy_share_error_ratio", G, PROCESS,
            "Standard deviation of the process's share of the GPU's energy above parked power, over the last seconds; "
@@ -108,14 +108,13 @@ PROCESSES: tuple[Family, ...] = (
            ACCOUNTING, at("accounting.peak_memory_bytes"), unit="bytes"),
 )  # fmt: skip
 
-DCGM = "dcgmGetPidInfo, with --collector.dcgm and accounting mode"
+DCGM = "dcgmGetPidInfo, with --collector.dcgm"
 
 # Most of DCGM's process statistics describe the whole GPU. The energy is a gauge, not a counter: DCGM keeps one hour of
 # samples, so that the value of a longer process decreases, and rate() or increase() of it would be meaningless.
 DCGM_PROCESSES: tuple[Family, ...] = (
     Family("gpu_process_dcgm_energy_joules", G, PROCESS,
-           "Energy of the WHOLE GPU while the process was on it, at most of the last hour. On a shared GPU, every "
-           "process has the same joules, so that a sum counts them repeatedly. Never booked; use "
+           "Energy of the WHOLE GPU while the process was on it, at most of the last hour. Never booked; use "
            "gpu_process_energy_joules_total for sums.",
            DCGM, at("dcgm.energy_mj", 1000), unit="joules", needs="dcgm"),
     Family("gpu_process_dcgm_sm_utilization_ratio", G, PROCESS,
@@ -128,7 +127,7 @@ DCGM_PROCESSES: tuple[Family, ...] = (
            "Peak GPU memory of the process, from the driver's accounting.",
            DCGM, at("dcgm.max_memory_bytes"), unit="bytes", needs="dcgm"),
     Family("gpu_process_dcgm_other_processes", G, PROCESS,
-           "Other compute processes on the GPU at the same time, at most 16. DCGM reports the same joules for each.",
+           "Other compute processes on the GPU at the same time, at most 16.",
            DCGM, at("dcgm.other_processes"), needs="dcgm"),
     Family("gpu_process_dcgm_start_time_seconds", G, PROCESS,
            "Unix time at which the process first used a GPU.",
@@ -158,7 +157,7 @@ CONTAINERS: tuple[Family, ...] = (
     Family("container_gpu_busy_seconds_total", C, CONTAINER,
            "Time in which processes of the container used the compute engine, including exited ones.",
            SAMPLES, at("busy_ns", 1e9), unit="seconds"),
-    Family("gpu_owner_info", I, OWNER, "Properties of a container on a GPU; join on container_id.",
+    Family("gpu_owner_info", I, OWNER, "Properties of a container on a GPU.",
            RUNTIME, series=_properties,
            labels=("runtime", "image", "workload_kind", "workload_name", "outer_container")),
     Family("gpu_owner_label_info", I, OWNER,

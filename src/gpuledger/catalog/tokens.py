@@ -8,8 +8,8 @@ from gpuledger.catalog.family import C, Family, G, Series, at
 from gpuledger.catalog.kinds import EXPORTER, SERVER
 from gpuledger.model import Tick, TokenServer
 
-COUNTERS = "the servers of --tokens.scrape"
-JOIN = "the energy books and the servers of --tokens.scrape"
+COUNTERS = "servers of --tokens.scrape"
+JOIN = "energy books, servers of --tokens.scrape"
 
 
 def _counts(field: str) -> Callable[[TokenServer], Series]:
@@ -30,15 +30,15 @@ def _failures(tick: Tick) -> Series:
 
 
 FAMILIES: tuple[Family, ...] = (
-    Family("gpu_server_prompt_tokens_total", C, SERVER, "Prompt tokens of a model, as its server counts them.",
+    Family("gpu_server_prompt_tokens_total", C, SERVER, "Prompt tokens of a model.",
            COUNTERS, series=_counts("prompt"), labels=("engine", "model_name"), needs="servers"),
-    Family("gpu_server_output_tokens_total", C, SERVER, "Output tokens of a model, as its server counts them.",
+    Family("gpu_server_output_tokens_total", C, SERVER, "Output tokens of a model.",
            COUNTERS, series=_counts("output"), labels=("engine", "model_name"), needs="servers"),
     Family("gpu_server_work_energy_joules_total", C, SERVER,
-           "Energy of the server's owner above parked power, over all its GPUs, since the exporter started.",
+           "Energy of the server's owner above parked power, since the exporter started.",
            JOIN, at("work_mj", 1000), unit="joules", needs="servers"),
     Family("gpu_server_parked_energy_joules_total", C, SERVER,
-           "Parked energy of the server's owner, over all its GPUs, since the exporter started.",
+           "Parked energy of the server's owner, since the exporter started.",
            JOIN, at("parked_mj", 1000), unit="joules", needs="servers"),
     Family("gpu_server_output_token_energy_joules", G, SERVER,
            "Energy above parked power per output token, over the last minute.",
@@ -54,7 +54,7 @@ FAMILIES: tuple[Family, ...] = (
            "Standard error of gpu_server_phase_token_energy_joules.",
            JOIN, series=_phases("prompt_error_j", "output_error_j"), labels=("phase",), unit="joules", needs="servers"),
     Family("gpuledger_tokens_up", G, EXPORTER,
-           "1 if the server of --tokens.scrape answers with token counters; the log has the reason if not.",
+           "1 if the server of --tokens.scrape answers with token counters.",
            COUNTERS, series=_up, labels=("server",), needs="servers"),
     Family("gpuledger_tokens_failures_total", C, EXPORTER,
            "Failed reads of the server of --tokens.scrape, by reason.",
