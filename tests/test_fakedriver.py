@@ -475,6 +475,7 @@ def test_calls_are_counted(path: Path, ask: Client, tmp_path: Path) -> None:
     assert counted["nvmlDeviceGetName"][1] >= 5 * 3_000_000
 
 
+@pytest.mark.needs("cc")
 def test_command_line(tmp_path: Path) -> None:
     """`python -m tests.fakedriver` writes a scenario and prints what a shell needs to use it."""
     path = tmp_path / "node"
@@ -490,6 +491,7 @@ def test_command_line(tmp_path: Path) -> None:
     assert path.read_text().count("\ngpu ") == 3
 
 
+@pytest.mark.needs("cc")
 def test_load_in_process(path: Path) -> None:
     """After `load`, pynvml in the same process finds the fake driver without LD_LIBRARY_PATH."""
     Scenario(gpus=[Gpu(index=0), Gpu(index=1)]).write(path)

@@ -12,7 +12,9 @@ from tests.components import is_here
 from tests.real.containerds import Containerd, a_containerd
 from tests.real.dockers import Engine, Podman
 
-collect_ignore = [] if is_here("chromium") else ["test_page.py"]
+TESTS = Path(__file__).parent.glob("test_*.py")
+WITH_BROWSER = [path.name for path in TESTS if "tests.real.browsers" in path.read_text()]
+collect_ignore = [] if is_here("chromium") else WITH_BROWSER
 """`make test` installs Playwright only where there is a browser; the list of left-out tests has the file."""
 
 

@@ -151,7 +151,9 @@ def largest_local(error: BaseException | None) -> int:
     sizes = [0]
     while error is not None:
         frames = (
-            frame for frame, _ in traceback.walk_tb(error.__traceback__) if "/gpuledger/" in frame.f_code.co_filename
+            frame
+            for frame, _ in traceback.walk_tb(error.__traceback__)
+            if "/src/gpuledger/" in frame.f_code.co_filename
         )
         values = [value for frame in frames for value in frame.f_locals.values()]
         sizes += [len(value) for value in values if isinstance(value, (bytes, bytearray, str))]
