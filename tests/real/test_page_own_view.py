@@ -34,9 +34,9 @@ def test_a_tenant_sees_its_own_rows_and_the_sum_of_others(exporter: Running, wid
     with chromium() as browser, page_of(browser, width, extra_http_headers={"X-Gpuledger-Token": "t-alice"}) as watched:
         watched.excused = "403"  # the stream of ticks is closed; the page polls
         page = watched.open(exporter.url)
-        expect(page.locator("#own")).to_contain_text("Own view of alice")
-        expect(page.locator("#owners tbody")).to_contain_text("serving/chat")
-        expect(page.locator("#owners tbody")).to_contain_text("workloads of other owners")
+        expect(page.locator("#own")).to_contain_text("Own view of alice", timeout=15_000)
+        expect(page.locator("#owners tbody")).to_contain_text("serving/chat", timeout=15_000)
+        expect(page.locator("#owners tbody")).to_contain_text("workloads of other owners", timeout=15_000)
         expect(page.locator("#links")).to_be_hidden()
         text = page.inner_text("body")
         assert "no problems" not in text
