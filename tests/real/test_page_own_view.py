@@ -10,8 +10,8 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.cli.running import Running, serving, surroundings
+from tests.owners.providers.api_server import kubeconfig
 from tests.real.browsers import chromium, page_of
-from tests.tools.notify.receivers import kubeconfig
 from tests.web.review_server import OWN_TOKEN, ReviewServer
 
 pytestmark = pytest.mark.needs("chromium")
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.needs("chromium")
 def exporter(tmp_path: Path) -> Iterator[Running]:
     """The demo with own views; the tenant may read the namespace serving."""
     reviews = ReviewServer({"t-alice": "alice"}, {"alice": {"serving"}})
-    path = kubeconfig(tmp_path, reviews.port, path="/k8s", token=OWN_TOKEN)
+    path = kubeconfig(reviews.port, tmp_path, prefix="/k8s", token=OWN_TOKEN)
     (tmp_path / "web.yml").write_text(json.dumps({"own_view": {"kubernetes": {"kubeconfig": str(path)}}}))
     with serving("demo", f"--web.config.file={tmp_path / 'web.yml'}", env=surroundings()) as exporter:
         yield exporter

@@ -20,6 +20,7 @@ from gpuledger.web.access import Access
 from gpuledger.web.auth import Logins
 from gpuledger.web.http import PROBES, Request, Response, Viewer
 from gpuledger.web.webconfig import OwnView, WebConfig, WebFile
+from tests.owners.providers.api_server import kubeconfig
 from tests.web.asked import Asked, node
 from tests.web.logins import USERS, Compared, basic
 from tests.web.review_server import OWN_TOKEN, ReviewServer
@@ -101,14 +102,8 @@ def test_the_header_of_a_trusted_proxy() -> None:
 def cluster(tmp_path: Path) -> Iterator[tuple[ReviewServer, WebConfig]]:
     """An API server and a configuration that uses it."""
     server = ReviewServer({"t-alice": "alice", "t-prom": "prom"}, {"alice": {"ml"}})
-    kubeconfig = {
-        "current-context": "c",
-        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-        "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{server.port}/k8s"}}],
-        "users": [{"name": "u", "user": {"token": OWN_TOKEN}}],
-    }
-    (tmp_path / "config").write_text(yaml.safe_dump(kubeconfig))
-    text = f"own_view: {{kubernetes: {{kubeconfig: {tmp_path}/config, roles: {{prom: all}}}}, roles: {{alice: all}}}}"
+    path = kubeconfig(server.port, tmp_path, prefix="/k8s", token=OWN_TOKEN)
+    text = f"own_view: {{kubernetes: {{kubeconfig: {path}, roles: {{prom: all}}}}, roles: {{alice: all}}}}"
     yield server, config(text)
     server.close()
 

@@ -271,12 +271,12 @@ def encoded(path: Path) -> str:
     return base64.b64encode(path.read_bytes()).decode()
 
 
-def kubeconfig(port: int, folder: Path) -> Path:
-    """A kubeconfig file for a server on this host."""
+def kubeconfig(port: int, folder: Path, *, prefix: str = "", token: str = "t") -> Path:
+    """A kubeconfig file for a server on this host, with this prefix of its paths."""
     path = folder / "kubeconfig"
     path.write_text(json.dumps({
         "current-context": "c", "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-        "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
-        "users": [{"name": "u", "user": {"token": "t"}}],
+        "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{port}{prefix}"}}],
+        "users": [{"name": "u", "user": {"token": token}}],
     }))  # fmt: skip
     return path

@@ -17,6 +17,7 @@ import yaml
 
 from gpuledger.cli import kubectl
 from tests.cli.running import Running, serving, surroundings
+from tests.owners.providers.api_server import kubeconfig
 from tests.tools.kubectl.fakecluster import FakeCluster
 from tests.waiting import wait_until
 from tests.web.review_server import OWN_TOKEN, ReviewServer
@@ -154,15 +155,9 @@ def test_failures(run: Shell, cluster: FakeCluster) -> None:
 def guarded(tmp_path: Path) -> Iterator[tuple[Running, ReviewServer]]:
     """The demo, with own views for users of Kubernetes."""
     reviews = ReviewServer({"t-alice": "alice", "t-nobody": "nobody"}, {"alice": {"vision", "ml", "nlp"}})
-    config = {
-        "current-context": "c",
-        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-        "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{reviews.port}/k8s"}}],
-        "users": [{"name": "u", "user": {"token": OWN_TOKEN}}],
-    }
-    (tmp_path / "kube").write_text(json.dumps(config))
+    path = kubeconfig(reviews.port, tmp_path, prefix="/k8s", token=OWN_TOKEN)
     users = {"basic_auth_users": {"admin": bcrypt.hashpw(b"pw", bcrypt.gensalt(4)).decode()}}
-    own = {"own_view": {"kubernetes": {"kubeconfig": str(tmp_path / "kube")}, "roles": {"admin": "all"}}}
+    own = {"own_view": {"kubernetes": {"kubeconfig": str(path)}, "roles": {"admin": "all"}}}
     (tmp_path / "web.yml").write_text(yaml.safe_dump(users | own))
     with serving("demo", f"--web.config.file={tmp_path / 'web.yml'}", env=surroundings()) as exporter:
         yield exporter, reviews

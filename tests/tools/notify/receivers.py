@@ -76,15 +76,3 @@ def sendmail(folder: Path, code: int = 0) -> Path:
     program.write_text(f'#!/bin/sh\n{{ echo "ARGS $*"; cat; echo; }} >> {folder}/mails\nexit {code}\n')
     program.chmod(0o755)
     return program
-
-
-def kubeconfig(folder: Path, port: int, *, path: str = "", token: str = "t") -> Path:
-    """A kubeconfig for the inbox as an API server."""
-    file = folder / "kubeconfig"
-    file.write_text(json.dumps({
-        "current-context": "c",
-        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-        "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{port}{path}"}}],
-        "users": [{"name": "u", "user": {"token": token}}],
-    }))  # fmt: skip
-    return file

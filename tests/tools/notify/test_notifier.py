@@ -19,7 +19,8 @@ from gpuledger.tools.notify.config import DAY_S, NotifyConfig, parse
 from gpuledger.tools.notify.contacts import exempt_until, is_mail_address
 from gpuledger.tools.notify.notifier import LISTED_S, Notifier
 from gpuledger.tools.prometheus.answer import Series
-from tests.tools.notify.receivers import Inbox, kubeconfig, receiving, sendmail
+from tests.owners.providers.api_server import kubeconfig
+from tests.tools.notify.receivers import Inbox, receiving, sendmail
 from tests.waiting import wait_until
 
 NOW = 1_800_000_000.0
@@ -319,7 +320,7 @@ def test_alertmanager(world: World) -> None:
 @pytest.fixture
 def cluster(world: World) -> World:
     """The API server has the pod; its annotation says who owns it."""
-    config = kubeconfig(world.folder, world.inbox.port)
+    config = kubeconfig(world.inbox.port, world.folder)
     program = sendmail(world.folder)
     world._text = (
         world._text.partition("webhooks")[0]
